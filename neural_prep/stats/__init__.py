@@ -1,0 +1,1 @@
+"""The mathematics of exact statistics; knows no framework."""
