@@ -1,0 +1,1 @@
+"""Training stores: one module for each layout, behind one protocol."""

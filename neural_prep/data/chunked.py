@@ -1,0 +1,282 @@
+"""One zarr array as series of blocks, read in pieces of whole chunks so that none is read twice.
+
+Legend: T steps of a piece, O and I outer and inner variables, N grid points; an *axis* is an index
+into an array's dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neural_prep.data.missing import Coding
+from neural_prep.data.plan import Plan, plan_blocks, stretches
+from neural_prep.data.source import Piece, Span
+from neural_prep.data.timeline import Timeline
+from neural_prep.data.zarr_store import StoredArray
+from neural_prep.errors import InputError
+
+_PIECE_BYTES = 16_000_000
+_ROWS_IN_BLOCK = (
+    8  # that many rows of a series at least make a block, so that a lag's overlap stays small
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """What an array's axes are; those that are not named here are the grid.
+
+    Attributes:
+        time: The steps, None for a field without time.
+        run: Forecasts, each with steps of its own along `time`.
+        variables: Axes that tell variables apart, such as levels.
+    """
+
+    time: int | None = None
+    run: int | None = None
+    variables: tuple[int, ...] = ()
+
+    def grid(self, ndim: int) -> tuple[int, ...]:
+        """All other axes."""
+        named = {self.time, self.run, *self.variables}
+        return tuple(axis for axis in range(ndim) if axis not in named)
+
+
+@dataclass(frozen=True, slots=True)
+class DataArray:
+    """An array of training data with what its axes mean.
+
+    Attributes:
+        stored: The array.
+        axes: What its axes are.
+        coding: How its numbers are read.
+        time: The steps' time line, None where there is no time.
+        run: Selection of the run axis, None where there is none.
+        place: The array and its store, for messages.
+    """
+
+    stored: StoredArray
+    axes: Axes
+    coding: Coding
+    time: Timeline | None
+    run: Timeline | None
+    place: str
+
+    @property
+    def variables(self) -> int:
+        """Number of variables that the array holds."""
+        return prod(self.stored.shape[axis] for axis in self.axes.variables)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkedSeries:
+    """Consecutive variables of one array that share chunk bounds; implements `Series`.
+
+    Attributes:
+        group: Name of the group that the variables belong to.
+        columns: For each variable that is read, its position in the group; -1: not used.
+        data: The array.
+        plan: Its blocks.
+        cut: The range of the first variable axis that is read; one variable where there is none.
+    """
+
+    group: str
+    columns: tuple[int, ...]
+    data: DataArray
+    plan: Plan
+    cut: slice
+
+    @property
+    def block_nbytes(self) -> NDArray[np.int64]:
+        """Stored bytes of each block, without a lag's overlap."""
+        return self.plan.block_nbytes
+
+    def predecessor(self, block: int) -> int | None:
+        """The block with the same part just before in the same run."""
+        return self.plan.predecessor(block)
+
+    def spans(
+        self, block: int, *, lag: int, piece_steps: int | None, continued: bool
+    ) -> Iterator[Span]:
+        """Spans of whole rows; before them, the earlier steps that the block's first lags need."""
+        part = self.plan.part(block)
+        row_nbytes = self.plan.nbytes(0, self.plan.chunk, part) * self._growth
+        steps = piece_steps or _PIECE_BYTES // max(row_nbytes, 1) * self.plan.chunk
+        pieces = list(self.plan.pieces(block, max(1, -(-steps // self.plan.chunk))))
+        if not pieces:
+            return
+        begin = pieces[0][0]
+        context = min(lag, int(self.plan.age[begin % len(self.plan.age)]))
+        if context > 0 and not continued:
+            nbytes = self.plan.nbytes(begin - context, begin, part)
+            yield Span(block, begin - context, begin, context, part, last=False, nbytes=nbytes)
+        for first, stop in pieces:
+            nbytes = self.plan.nbytes(first, stop, part)
+            yield Span(block, first, stop, 0, part, last=stop == pieces[-1][1], nbytes=nbytes)
+
+    def read(self, span: Span) -> Piece:
+        """Reads the chunks of one span.
+
+        Raises:
+            InputError: if a chunk cannot be read or decoded.
+        """
+        run, first = divmod(span.first, len(self.plan.age))
+        steps = slice(first, first + span.stop - span.first)
+        try:
+            stored = np.asarray(self.data.stored.array[self._selection(run, steps, span.part)])
+        except MemoryError:
+            raise
+        except Exception as error:  # every codec has its own
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise InputError(f"{self.place(span, 0)} cannot be read: {reason}") from error
+        values = self.data.coding.to_floats(self._arrange(stored, run))
+        return Piece(span, values, self.plan.age[steps])
+
+    def place(self, span: Span, step: int) -> str:
+        """The array, its store, and the step's time."""
+        run, index = divmod(span.first + step, len(self.plan.age))
+        times = [] if self.data.time is None else [self.data.time.times.label(index)]
+        if self.data.run is not None:
+            chosen = np.flatnonzero(self.plan.chosen[self._run(run)]) + self._run(run).start
+            labels = [self.data.run.times.label(int(entry)) for entry in (chosen[0], chosen[-1])]
+            times.insert(0, " to ".join(dict.fromkeys(labels)))
+        return self.data.place + (f" at {' '.join(times)}" if times else "")
+
+    @property
+    def _growth(self) -> int:
+        """Bytes in memory for each byte stored."""
+        return max(1, self.data.coding.floating.itemsize // self.data.coding.stored.itemsize)
+
+    def _run(self, run: int) -> slice:
+        first = run * self.plan.run_chunk
+        return slice(first, min(first + self.plan.run_chunk, len(self.plan.chosen)))
+
+    def _selection(self, run: int, steps: slice, part: int) -> tuple[slice, ...]:
+        """The array's range along each axis."""
+        axes = self.data.axes
+        ndim = len(self.data.stored.shape)
+        selection = [slice(None)] * ndim
+        for axis, along in zip(axes.grid(ndim), self.plan.grid.ranges(part), strict=True):
+            selection[axis] = along
+        if axes.time is not None:
+            selection[axes.time] = steps
+        if axes.run is not None:
+            selection[axes.run] = self._run(run)
+        if axes.variables:
+            selection[axes.variables[0]] = self.cut
+        return tuple(selection)
+
+    def _arrange(self, stored: NDArray[Any], run: int) -> NDArray[Any]:
+        """What was read as `(T, O, N, I)`, a view where the stored order allows."""
+        axes = self.data.axes
+        if axes.run is not None and not (chosen := self.plan.chosen[self._run(run)]).all():
+            stored = np.compress(chosen, stored, axis=axes.run)
+        if axes.time is None:
+            stored = stored[np.newaxis]
+        order, inner = _memory_order(axes, stored.ndim - (axes.time is None))
+        shape = (stored.shape[order[0]], len(self.columns), -1)
+        return stored.transpose(order).reshape(
+            (shape[0], 1, -1, shape[1]) if inner else (*shape, 1)
+        )
+
+
+def cut_array(
+    data: DataArray, group: str, columns: Sequence[int], block_bytes: int
+) -> list[ChunkedSeries]:
+    """Cuts an array along its first variable axis into series, and each of them into blocks.
+
+    Args:
+        data: The array.
+        group: Name of the group that its variables belong to.
+        columns: For each of its variables, as stored, its position in the group; -1: not used.
+        block_bytes: Uncompressed bytes that a block aims at.
+
+    Returns:
+        The series that hold at least one used variable.
+    """
+    shape, chunks, axes = data.stored.shape, data.stored.chunks, data.axes
+    grid = axes.grid(len(shape))
+    itemsize = data.stored.dtype.itemsize
+    time_chunk = 1 if axes.time is None else chunks[axes.time]
+    run_chunk = 1 if axes.run is None else chunks[axes.run]
+    row = time_chunk * run_chunk * prod(shape[axis] for axis in grid) * itemsize
+    series = []
+    inner = prod(shape[axis] for axis in axes.variables[1:])
+    for cut in _cut_variables(data, columns, row, block_bytes):
+        used = tuple(columns[cut.start * inner : cut.stop * inner])
+        plan = _plan(
+            data.time,
+            data.run,
+            time_chunk,
+            run_chunk,
+            tuple(shape[axis] for axis in grid),
+            tuple(chunks[axis] for axis in grid),
+            len(used) * itemsize,
+            block_bytes,
+        )
+        series.append(ChunkedSeries(group, used, data, plan, cut))
+    return series
+
+
+def _cut_variables(
+    data: DataArray, columns: Sequence[int], row_nbytes: int, block_bytes: int
+) -> list[slice]:
+    """Ranges of the first variable axis that are read together.
+
+    A range holds whole chunks, none of them without a used variable, and as many of them as keep
+    its rows small against a block; at least one.
+    """
+    if not data.axes.variables:
+        return [slice(0, 1)] if columns[0] >= 0 else []
+    axis = data.axes.variables[0]
+    size, chunk = data.stored.shape[axis], data.stored.chunks[axis]
+    inner = data.variables // size
+    used = np.array(columns).reshape(size, inner).max(axis=1) >= 0
+    used = np.logical_or.reduceat(used, np.arange(0, size, chunk))
+    width = max(1, block_bytes // _ROWS_IN_BLOCK // (row_nbytes * inner * chunk))
+    return [
+        slice(at * chunk, min(min(at + width, stop) * chunk, size))
+        for first, stop in stretches(used)
+        for at in range(first, stop, width)
+    ]
+
+
+@lru_cache(maxsize=16)
+def _plan(
+    time: Timeline | None,
+    run: Timeline | None,
+    chunk: int,
+    run_chunk: int,
+    sizes: tuple[int, ...],
+    chunks: tuple[int, ...],
+    point_nbytes: int,
+    block_bytes: int,
+) -> Plan:
+    """One plan for all arrays that are cut alike: 300 of them with 400,000 steps each take 3 GB."""
+    age = np.zeros(1, np.int64) if time is None else time.age
+    chosen = None if run is None else run.age >= 0
+    return plan_blocks(age, chosen, chunk, run_chunk, (sizes, chunks), point_nbytes, block_bytes)
+
+
+def _memory_order(axes: Axes, ndim: int) -> tuple[tuple[int, ...], bool]:
+    """Order of the axes that puts steps first, and whether variables come after the grid.
+
+    Variables stay before or after the grid where they are stored so, which saves a copy; where the
+    two alternate, variables go first. A field without time has got one more axis, in front.
+    """
+    shift = axes.time is None
+    variables = [axis + shift for axis in axes.variables]
+    first = 0 if axes.time is None else axes.time
+    grid = [
+        axis + shift
+        for axis in range(ndim)
+        if axis not in axes.variables and (shift or axis != first)
+    ]
+    inner = bool(variables) and bool(grid) and min(variables) > max(grid)
+    return (first, *(grid + variables if inner else variables + grid)), inner

@@ -1,0 +1,238 @@
+"""A series of `.npy` files, each of them one trajectory, cut into blocks of whole files.
+
+Files are memory-mapped and used in place where their type allows, so that reading costs no copy.
+The price: a file that is cut off by someone else while its values are in use kills the process
+(SIGBUS), as with every map; a change between two pieces is found and named.
+
+Legend: T steps, O outer and I inner variables, N grid points, F files, B blocks.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neural_prep.data.source import Piece, Span
+from neural_prep.data.values import check_dtype, float_type, to_float
+from neural_prep.errors import InputError
+
+_PIECE_BYTES = 16_000_000
+_PAGE = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayFile:
+    """One `.npy` file that has been opened once: its header and its length are right.
+
+    Attributes:
+        path: The file.
+        shape: Its whole shape.
+        dtype: Its stored type.
+        label: What its steps belong to, for messages.
+        stamp: Its length in bytes and the time of its last change, in nanoseconds.
+    """
+
+    path: Path
+    shape: tuple[int, ...]
+    dtype: np.dtype[np.generic]
+    label: str
+    stamp: tuple[int, int]
+
+    def load(self) -> NDArray[np.generic]:
+        """The whole array, memory-mapped.
+
+        Raises:
+            InputError: if the file is not what it was when it was opened.
+        """
+        try:
+            changed = _stamp(self.path) != self.stamp
+        except FileNotFoundError:
+            changed = True
+        if changed:
+            raise InputError(
+                f"{self.path} has changed since the run began; start again when no one writes to "
+                "the store"
+            )
+        return _map(self.path)
+
+
+def open_file(path: Path, dims: Sequence[str], label: str = "") -> ArrayFile:
+    """Checks a file's header and length without reading its values.
+
+    Args:
+        path: The file.
+        dims: Names of the dimensions that are expected.
+        label: What its steps belong to, for messages.
+
+    Raises:
+        InputError: if it is no whole `.npy` file of numbers with these dimensions.
+    """
+    try:
+        stamp = _stamp(path)  # before the map: a later change is then found
+        array = _map(path)
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be read ({error.strerror or error}); make it readable or remove it"
+        ) from error
+    if array.ndim != len(dims) or 0 in array.shape:
+        raise InputError(
+            f"{path} has shape {array.shape}; expected ({', '.join(dims)}), each at least 1: "
+            "write it again or remove it"
+        )
+    check_dtype(array.dtype, str(path))
+    return ArrayFile(path, array.shape, array.dtype, label, stamp)
+
+
+@dataclass(frozen=True)
+class FileSeries:
+    """Files of one kind as a series; implements `Series`.
+
+    A block is as many whole files as fit into `block_bytes`, at least one. So a block needs no
+    earlier steps for its lags: its pieces follow one another, and no trajectory spans two blocks.
+
+    Attributes:
+        group: The group that the variables belong to.
+        columns: Positions in the group of the O * I variables; -1: not used.
+        files: The files, at least one and of one type, in the order in which they are counted.
+        shape: What a step looks like: (O, N, I), before `kept`.
+        timed: Whether the files' first dimension is time; else each file is one step.
+        kept: `(N,)`: which grid points are used; None: all.
+        block_bytes: Uncompressed bytes that a block aims at.
+        block_nbytes: Uncompressed bytes of each block, `(B,)`.
+    """
+
+    group: str
+    columns: tuple[int, ...]
+    files: tuple[ArrayFile, ...]
+    shape: tuple[int, int, int]
+    timed: bool
+    kept: NDArray[np.bool_] | None
+    block_bytes: int
+    block_nbytes: NDArray[np.int64] = field(init=False)
+    _points: NDArray[np.intp] | None = field(init=False)  # indices of the points that are kept
+    _starts: NDArray[np.int64] = field(init=False)  # (F + 1,): each file's first position
+    _cuts: list[int] = field(init=False)  # (B + 1,): each block's first file
+
+    def __post_init__(self) -> None:
+        steps = [file.shape[0] if self.timed else 1 for file in self.files]
+        nbytes = [count * self._step_nbytes for count in steps]
+        cuts = _pack(nbytes, self.block_bytes)
+        sums = np.concatenate(([0], np.cumsum(nbytes)))
+        points = None if self.kept is None else np.flatnonzero(self.kept)
+        # A frozen dataclass sets what it derives through its base class.
+        object.__setattr__(self, "_points", points)
+        object.__setattr__(self, "_starts", np.concatenate(([0], np.cumsum(steps))))
+        object.__setattr__(self, "_cuts", cuts)
+        object.__setattr__(self, "block_nbytes", np.diff(sums[cuts]))
+
+    @property
+    def _step_nbytes(self) -> int:
+        return int(np.prod(self.shape)) * self.files[0].dtype.itemsize
+
+    def predecessor(self, block: int) -> int | None:
+        """None: no trajectory spans two files."""
+        return None
+
+    def spans(
+        self, block: int, *, lag: int, piece_steps: int | None, continued: bool
+    ) -> Iterator[Span]:
+        """Spans of each file of the block, none with context; see `Series.spans`."""
+        step_nbytes = self._step_nbytes
+        growth = max(1, float_type(self.files[0].dtype).itemsize // self.files[0].dtype.itemsize)
+        steps = piece_steps or max(1, _PIECE_BYTES // (step_nbytes * growth))
+        files = range(self._cuts[block], self._cuts[block + 1])
+        for file in files:
+            begin, end = int(self._starts[file]), int(self._starts[file + 1])
+            for first in range(begin, end, steps):
+                stop = min(first + steps, end)
+                yield Span(
+                    block=block,
+                    first=first,
+                    stop=stop,
+                    context=0,
+                    part=0,
+                    last=file == files[-1] and stop == end,
+                    nbytes=(stop - first) * step_nbytes,
+                )
+
+    def read(self, span: Span) -> Piece:
+        """Maps the span's steps; copies them only to convert them or to leave out points.
+
+        Raises:
+            InputError: if the file is not what it was when it was opened.
+        """
+        index, begin = self._find(span.first)
+        steps = slice(span.first - begin, span.stop - begin)
+        stored = self.files[index].load()
+        fields = (stored[steps] if self.timed else stored).reshape(-1, *self.shape)
+        if self._points is not None:
+            fields = fields.take(self._points, axis=2)
+        values = to_float(fields)
+        if np.may_share_memory(values, stored):
+            # Brings the pages in here, beside the arithmetic on earlier ones.
+            values.reshape(-1).view(np.uint8)[::_PAGE].max()
+        return Piece(span, values, np.arange(steps.start, steps.stop, dtype=np.int64))
+
+    def place(self, span: Span, step: int) -> str:
+        """The file, and the step in it."""
+        index, begin = self._find(span.first)
+        file = self.files[index]
+        within = f", step {span.first + step - begin}" if self.timed else ""
+        return f"{file.path}{within}" + (f" ({file.label})" if file.label else "")
+
+    def _find(self, position: int) -> tuple[int, int]:
+        """The file that holds a position, and its first position."""
+        index = int(np.searchsorted(self._starts, position, side="right")) - 1
+        return index, int(self._starts[index])
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
+
+
+def _map(path: Path) -> NDArray[np.generic]:
+    """The file's array, mapped copy-on-write: writable, as all arrays that the arithmetic gets.
+
+    Nothing is written, and nothing is ever unpickled.
+
+    Raises:
+        InputError: if it is no whole `.npy` file of numbers.
+        OSError: if the file cannot be opened.
+    """
+    try:
+        return np.lib.format.open_memmap(path, mode="c").view(np.ndarray)
+    except OSError:
+        raise
+    except Exception as error:  # for a damaged header also tokenize's own and OverflowError
+        size = path.stat().st_size
+        reason = textwrap.shorten(str(error), 120)
+        if "mmap length" in reason:
+            reason = "it is cut off: its header announces more"
+        raise InputError(
+            f"{path} of {size} bytes is no whole .npy file of numbers ({reason}); write it again "
+            "or remove it"
+        ) from error
+
+
+def _pack(nbytes: Sequence[int], limit: int) -> list[int]:
+    """Cuts consecutive items into blocks of at most `limit` bytes, or of one item.
+
+    They are filled from the start, so that items appended at the end change no earlier block's
+    beginning.
+
+    >>> _pack([3, 3, 3, 9, 1], 6)
+    [0, 2, 3, 4, 5]
+    """
+    cuts, filled = [0], 0
+    for index, size in enumerate(nbytes):
+        if filled and filled + size > limit:
+            cuts.append(index)
+            filled = 0
+        filled += size
+    return [*cuts, len(nbytes)]
