@@ -1,0 +1,1 @@
+"""The statistics job: Lightning, ranks, progress and what happens when something fails."""

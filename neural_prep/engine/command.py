@@ -1,0 +1,241 @@
+"""`neural-prep stats`: a LightningCLI whose every mistake is one line."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from jsonargparse import ArgumentError
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.fabric.utilities.rank_zero import rank_zero_only
+from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
+from rich.filesize import decimal
+
+from neural_prep.engine.config import explain, read_config, unknown_key
+from neural_prep.engine.datamodule import StatsDataModule
+from neural_prep.engine.launcher import PARENT, RankLauncher, leave_with_parent
+from neural_prep.engine.module import StatsModule
+from neural_prep.engine.peers import PeerFailedError
+from neural_prep.engine.progress import ReadingProgress
+from neural_prep.engine.reading import ReadError
+from neural_prep.engine.report import show
+from neural_prep.engine.result import OutputOptions, assemble, check_output, write_all
+from neural_prep.engine.stopping import DONE, StopEverywhere, StoppedError, status_of
+from neural_prep.engine.trainer import StatsTrainer, check_flags, torchrun_flags
+from neural_prep.errors import InputError
+from neural_prep.stats.statistics import RunInfo
+from neural_prep.writers.formats import FormatOptions
+
+_log = logging.getLogger(__name__)
+
+_DEFAULTS = {
+    "accelerator": "cpu",
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_model_summary": False,
+    "enable_progress_bar": False,  # Lightning's counts batches; ours counts all ranks' bytes
+    "use_distributed_sampler": False,
+}
+_TURN = 2.0  # seconds in which rank 0 reports a mistake that all ranks find
+
+
+class StatsCLI(LightningCLI):
+    """The command's sections: `trainer`, `model`, `data` and `output`."""
+
+    datamodule: StatsDataModule
+    model: StatsModule
+    trainer: StatsTrainer
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        """`stats` alone, a method of the trainer."""
+        return {"stats": {"model", "datamodule"}}
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Adds the `output` section."""
+        parser.add_class_arguments(OutputOptions, "output")
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
+        """Checks the YAML files' keys before their values are parsed."""
+        assert isinstance(args, list)
+        known = _known_keys(self._subcommand_parsers["stats"])
+        try:
+            self.config = parser.parse_args(_read_configs(args, known))
+        except ArgumentError as error:
+            raise InputError(explain(str(error))) from error
+
+    def instantiate_classes(self) -> None:
+        """Builds trainer, model and data; what they refuse is the user's mistake."""
+        try:
+            super().instantiate_classes()
+        except InputError:
+            raise
+        except (ValueError, TypeError, MisconfigurationException) as error:
+            raise InputError(str(error)) from error
+
+    def instantiate_trainer(self, **kwargs: Any) -> StatsTrainer:
+        """Builds the trainer from flags that have been checked."""
+        check_flags(self._get(self.config_init, "trainer"))
+        return super().instantiate_trainer(  # type: ignore[return-value]
+            **{**kwargs, "accelerator": "cpu", **torchrun_flags()}
+        )
+
+    def before_stats(self) -> None:
+        """Checks all that can be checked before a rank reads."""
+        self.stopping = StopEverywhere()
+        self.trainer.callbacks += [self.stopping, ReadingProgress()]  # type: ignore[attr-defined]
+        self.output: OutputOptions = self._get(self.config_init, "output")
+        self.options = FormatOptions(self.model.parameter_weights)
+        plan = self.datamodule.open(self.model.lags)
+        check_output(self.output, plan, self.options)
+        for line in plan.source.warnings:
+            _log.warning("warning: %s", line)
+        _log.info(
+            "%s: %s in %d blocks on %d rank%s",
+            plan.source.path,
+            decimal(plan.nbytes),
+            plan.blocks,
+            self.trainer.world_size,
+            "" if self.trainer.world_size == 1 else "s",
+        )
+
+    def after_stats(self) -> None:
+        """Writes the result, from rank 0, and shows it."""
+        if not self.trainer.is_global_zero:
+            return
+        assert self.model.records is not None
+        run = RunInfo(
+            ranks=self.trainer.world_size,
+            blocks=self.datamodule.plan.blocks,
+            bytes=self.model.nbytes,
+            seconds=self.model.seconds,
+        )
+        statistics = assemble(
+            self.datamodule.plan,
+            self.model.records,
+            split=self.datamodule.split,
+            run=run,
+            device="cpu",
+        )
+        paths = write_all(statistics, self.output, self.options)
+        show(statistics)
+        _log.info(
+            "wrote %s in %s from %s in %.2f s (%s/s)",
+            ", ".join(path.name for path in paths),
+            self.output.directory,
+            decimal(run.bytes),
+            run.seconds,
+            decimal(int(run.bytes / max(run.seconds, 1e-9))),
+        )
+
+
+def run_stats(args: Sequence[str]) -> int:
+    """Runs `neural-prep stats` with these arguments and returns the exit status."""
+    if PARENT in os.environ:
+        leave_with_parent(int(os.environ[PARENT]))
+    _quieten()
+    cli = StatsCLI.__new__(StatsCLI)  # known here, whatever its constructor raises
+    try:
+        cli.__init__(  # type: ignore[misc]
+            StatsModule,
+            StatsDataModule,
+            trainer_class=StatsTrainer,
+            trainer_defaults=_DEFAULTS,
+            seed_everything_default=False,
+            save_config_callback=None,
+            auto_configure_optimizers=False,
+            parser_kwargs={"exit_on_error": False, "stats": {"exit_on_error": False}},
+            args=["stats", *args],
+        )
+    except BaseException as error:
+        stopping: StopEverywhere | None = getattr(cli, "stopping", None)
+        if stopping is None or stopping.cause is None:
+            status = _report(error, is_first=None)
+        else:
+            status = _report(stopping.cause, is_first=stopping.is_first)
+        trainer: StatsTrainer | None = getattr(cli, "trainer", None)
+        if trainer is not None and isinstance(trainer.strategy.launcher, RankLauncher):
+            trainer.strategy.launcher.end_all()
+        return status
+    return DONE
+
+
+def _report(error: BaseException, *, is_first: bool | None) -> int:
+    """Tells the user once what ended the run, and returns the exit status.
+
+    Args:
+        error: What ended it.
+        is_first: Whether this rank was the first to fail; None where ranks could not say yet.
+    """
+    if isinstance(error, SystemExit):  # from --help and the like
+        return int(error.code or 0)
+    if is_first is False:
+        return status_of(error)
+    if isinstance(error, PeerFailedError) and not error.note:
+        return error.status
+    early = is_first is None and not isinstance(error, PeerFailedError)
+    if early and _own_rank():
+        time.sleep(_TURN)  # rank 0 finds the same, and whoever started us ends us meanwhile
+    if isinstance(error, InputError | StoppedError | ReadError | PeerFailedError | OSError):
+        sys.stderr.write(f"neural-prep: {' '.join(str(error).split())}\n")
+    else:
+        traceback.print_exception(error)
+    return status_of(error)
+
+
+def _own_rank() -> int:
+    """This process' rank before there is a process group, as its launcher's environment says."""
+    return int(getattr(rank_zero_only, "rank", 0) or 0)
+
+
+def _known_keys(parser: LightningArgumentParser) -> set[str]:
+    """Every key of a section, dotted, and the keys that stand outside sections."""
+    names = {action.dest for action in parser._actions if "+" not in action.dest}
+    dotted = {name for name in names if "." in name and not name.endswith(".help")}
+    return dotted | {"seed_everything"}
+
+
+def _read_configs(args: list[str], known: set[str]) -> list[str]:
+    """The arguments with each `--config FILE` replaced by the file's checked content."""
+    replaced: list[str] = []
+    waiting = False
+    for arg in args:
+        name, equals, value = arg.partition("=")
+        if waiting:
+            replaced.append(read_config(arg, known))
+            waiting = False
+        elif name in ("--config", "-c") and equals:
+            replaced += ["--config", read_config(value, known)]
+        else:
+            waiting = name in ("--config", "-c")
+            replaced.append("--config" if waiting else arg)
+            if name.startswith("--") and _is_unknown(name[2:], known):
+                raise InputError(f"--{unknown_key(name[2:], known)}")
+    return replaced
+
+
+def _is_unknown(name: str, known: set[str]) -> bool:
+    name = name.removesuffix("+")
+    if name in ("help", "config", "print_config") or name.endswith(".help"):
+        return False
+    section = any(key.startswith(f"{name}.") for key in known)
+    return not section and not any(name == key or name.startswith(f"{key}.") for key in known)
+
+
+def _quieten() -> None:
+    """Keeps from the user what a user can do nothing about, and speaks from rank 0 alone."""
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")
+    for name in ("lightning", "lightning.pytorch", "lightning.fabric", "pytorch_lightning"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    logger = logging.getLogger("neural_prep")
+    logger.handlers = [handler]
+    logger.setLevel(logging.ERROR if _own_rank() else logging.INFO)

@@ -1,0 +1,117 @@
+"""Reads a run's YAML more strictly than YAML is: no key twice, none unknown."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Hashable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from neural_prep.errors import InputError
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """YAML whose mappings have each key once, and whose dates stay text."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[Hashable] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                mark = key_node.start_mark
+                raise InputError(
+                    f"{mark.name}, line {mark.line + 1}: key {key!r} is given twice; keep one"
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+_StrictLoader.yaml_implicit_resolvers = {
+    first: [(tag, regexp) for tag, regexp in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def read_config(path: str, known: Collection[str]) -> str:
+    """The file's content, checked, as YAML in which empty sections are left out.
+
+    Args:
+        path: The file.
+        known: Every key that may be set, dotted, such as `data.path`.
+
+    Raises:
+        InputError: if the file cannot be read, or has an unknown or a repeated key.
+    """
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            content = yaml.load(file, _StrictLoader)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"--config: {path} cannot be read ({reason}); give a YAML file") from error
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"--config: {path} is no YAML: {reason}") from error
+    content = {} if content is None else content
+    if not isinstance(content, dict):
+        raise InputError(
+            f"--config: {path} holds {type(content).__name__}, not sections; expected trainer:, "
+            "model:, data: and output:"
+        )
+    _check_keys(content, known, path)
+    cleaned = {key: value for key, value in content.items() if value is not None}
+    return yaml.safe_dump(cleaned, default_flow_style=True, width=1_000_000)
+
+
+def _check_keys(content: dict[Any, Any], known: Collection[str], path: str) -> None:
+    """Sections and their keys; what a key's value may hold is for its type to say."""
+    sections = {name.split(".")[0]: name for name in known if "." in name}
+    for section, value in content.items():
+        if section not in sections:
+            if section not in known:
+                raise InputError(f"{path}: {unknown_key(str(section), known)}")
+        elif isinstance(value, dict):
+            for key in value:
+                if f"{section}.{key}" not in known:
+                    raise InputError(f"{path}: {unknown_key(f'{section}.{key}', known)}")
+        elif value is not None:
+            raise InputError(
+                f"{path}: {section} is {value!r}; expected a section with keys such as "
+                f"{sections[section]}"
+            )
+
+
+def unknown_key(name: str, known: Collection[str]) -> str:
+    """What to say of a key that there is not, with the nearest that there is.
+
+    >>> unknown_key("data.pth", ["data.path", "model.lags"])
+    'data.pth is not a known key; the nearest is data.path'
+    >>> unknown_key("dta", ["data.path", "model.lags"])
+    'dta is not a known key; the nearest is data'
+    """
+    sections = sorted({other.split(".")[0] for other in known})
+    section = name.split(".")[0]
+    inside = sorted(other for other in known if other.startswith(f"{section}."))
+    candidates = (inside or sorted(known)) if "." in name else sections
+    nearest = difflib.get_close_matches(name, candidates, n=1, cutoff=0.0)
+    return f"{name} is not a known key; the nearest is {nearest[0]}"
+
+
+def explain(message: str) -> str:
+    r"""The message of jsonargparse in the words of a user.
+
+    >>> explain("Parser key \"model.lags\":\n  Expected a <class 'int'>. Got value: x")
+    'model.lags: Expected int. Got value: x'
+    >>> explain("the following arguments are required: stats.data.path")
+    'data.path is not given; set it in the YAML file or with --data.path'
+    """
+    line = " ".join(message.split())
+    if required := re.fullmatch(r"the following arguments are required: (?:stats\.)?(.*)", line):
+        return f"{required[1]} is not given; set it in the YAML file or with --{required[1]}"
+    line = re.sub(r'^Parser key "(?:stats\.)?([^"]*)":', r"\1:", line)
+    line = re.sub(r"Does not validate against any of the Union subtypes.*?Errors: - ", "", line)
+    line = re.sub(r" - Expected a <class 'NoneType'>.*", "", line)
+    line = re.sub(r"typing\.Literal\[([^]]*)\]", r"one of \1", line)
+    return re.sub(r"Expected an? ", "Expected ", re.sub(r"<class '([^']*)'>", r"\1", line))

@@ -1,0 +1,175 @@
+"""The Lightning module: adds pieces up to blocks, and at the end merges all ranks' blocks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+from lightning.pytorch import LightningModule
+
+from neural_prep.engine.datamodule import StatsDataModule
+from neural_prep.engine.gather import gather_nodes
+from neural_prep.engine.peers import Peers
+from neural_prep.engine.plan import Plan
+from neural_prep.engine.reading import Batch
+from neural_prep.errors import InputError
+from neural_prep.stats.accumulate import SeriesAccumulator, warm_up
+from neural_prep.stats.blocks import MergeTree
+from neural_prep.stats.moments import Record
+
+
+class StatsModule(LightningModule):
+    """Sums and squared sums of values and of their differences, exact for any number of ranks.
+
+    Args:
+        lags: Distances of the two ends of a difference, in steps.
+        parameter_weights: A variable's weight in the loss by the level that its name ends in;
+            without a table no weights are written.
+    """
+
+    def __init__(
+        self,
+        lags: list[int] = [1],  # noqa: B006 - never changed, and --help shows it
+        parameter_weights: Mapping[int, float] | None = None,
+    ) -> None:
+        super().__init__()
+        self.lags = _check_lags(lags)
+        self.parameter_weights = parameter_weights
+        self.records: list[Record] | None = None  # one for each series, when all is merged
+        self.seconds = 0.0
+        self.nbytes = 0
+        self._peers: Peers | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._threads = 1
+        # Plain attributes: as buffers, DDP would overwrite them with rank 0's.
+        self._accumulators: dict[int, SeriesAccumulator] = {}
+        self._trees: list[MergeTree] = []
+
+    @property
+    def peers(self) -> Peers:
+        """The side channel to the other ranks."""
+        assert self._peers is not None, "the run has not begun"
+        return self._peers
+
+    @property
+    def datamodule(self) -> StatsDataModule:
+        """The data that are read."""
+        module = self.trainer.datamodule  # type: ignore[attr-defined]
+        assert isinstance(module, StatsDataModule)
+        return module
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the run."""
+        return self.datamodule.plan
+
+    def setup(self, stage: str) -> None:
+        """Opens the side channel as soon as there is a process group."""
+        self._peers = Peers()
+        self._peers.start()
+
+    def on_predict_start(self) -> None:
+        """Prepares the sums, and starts the clock when every rank is ready."""
+        self._threads = self.datamodule.threads
+        if self._threads > 1:
+            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="arithmetic")
+        self._trees = [MergeTree(length) for length in self.plan.lengths]
+        warm_up()
+        self.peers.wait_for_all("ready", self._idle)
+        self._begun = time.perf_counter()
+
+    def transfer_batch_to_device(
+        self, batch: Batch, device: torch.device, dataloader_idx: int
+    ) -> Batch:
+        """Leaves the piece where it is: the arithmetic runs on the CPU."""
+        return batch
+
+    def predict_step(self, batch: Batch, batch_idx: int) -> Mapping[str, int]:
+        """Adds one piece; a block that ends with it goes into the tree."""
+        self.peers.check()
+        accumulator = self._accumulator(batch.series)
+        if batch.piece is not None:
+            self._add(accumulator, batch)
+        if batch.last:
+            self._trees[batch.series].add((0, batch.block), accumulator.finish())
+        return {}
+
+    def on_predict_epoch_end(self) -> None:
+        """Waits for all ranks, gathers their nodes and merges them; every rank has the result."""
+        self.peers.wait_for_all("done", self._idle)
+        self.peers.stop()
+        self.nbytes = self.peers.total_bytes
+        self.records = gather_nodes(self.plan, self._trees, self._all_gather)
+        self.seconds = time.perf_counter() - self._begun
+
+    def _all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
+        gathered = self.all_gather(tensor)
+        assert isinstance(gathered, torch.Tensor)
+        return gathered
+
+    def _idle(self) -> None:
+        """Lets callbacks go on while this rank waits for others: those that have `on_waiting`."""
+        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
+            if hasattr(callback, "on_waiting"):
+                callback.on_waiting(self.trainer, self)
+
+    def teardown(self, stage: str) -> None:
+        """Lets threads go."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False)
+
+    def _accumulator(self, series: int) -> SeriesAccumulator:
+        """The series' accumulator; those of earlier series are finished and let go."""
+        if series not in self._accumulators:
+            columns = self.plan.source.series[series].columns
+            self._accumulators = {
+                series: SeriesAccumulator(len(columns), self.plan.lags_of(series))
+            }
+        return self._accumulators[series]
+
+    def _add(self, accumulator: SeriesAccumulator, batch: Batch) -> None:
+        piece = batch.piece
+        assert piece is not None
+        infinite = accumulator.add(
+            piece.values,
+            piece.age,
+            first=piece.span.first,
+            context=piece.span.context,
+            part=piece.span.part,
+            pool=self._pool,
+            threads=self._threads,
+        )
+        self.peers.add_bytes(piece.span.nbytes)
+        if infinite.size and self.plan.infinite == "fail":
+            self._refuse_infinity(batch, int(infinite[0]))
+
+    def _refuse_infinity(self, batch: Batch, step: int) -> None:
+        """Raises if a variable that is used is infinite at this step."""
+        piece = batch.piece
+        assert piece is not None
+        series = self.plan.source.series[batch.series]
+        group = next(g for g in self.plan.source.groups if g.name == series.group)
+        found = np.isinf(piece.values[step]).any(axis=1).reshape(-1)  # (O * I,)
+        used = [
+            column
+            for column, is_infinite in zip(series.columns, found, strict=True)
+            if is_infinite and column >= 0
+        ]
+        if used:
+            raise InputError(
+                f"{group.variables[used[0]].name} is infinite in {series.place(piece.span, step)}; "
+                "mend the data, or count infinities as missing with data.infinite: missing"
+            )
+
+
+def _check_lags(lags: list[int]) -> tuple[int, ...]:
+    for lag in lags:
+        if lag < 1:
+            raise InputError(f"model.lags: {lag} is no lag; expected whole numbers from 1 up")
+    repeated = [lag for lag in lags if lags.count(lag) > 1]
+    if repeated:
+        raise InputError(f"model.lags: {repeated[0]} is given more than once; give each lag once")
+    return tuple(lags)

@@ -1,0 +1,154 @@
+"""A side channel between ranks, free of collectives: who is done, who failed, how far all are.
+
+A rank must never wait in a collective for a peer that is gone, and Python runs no signal handler
+in one. So ranks talk through the process group's key-value store: each polls it, in a thread and
+while it waits. A process on its own has a store of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable
+
+import torch.distributed as dist
+from torch.distributed import DistError, HashStore, PrefixStore, Store, distributed_c10d  # type: ignore[attr-defined]
+
+_POLL = 0.2  # seconds
+_GRACE = 4.0  # seconds that a rank has to end by itself once another has failed
+_FAILED, _BYTES = "failed", "bytes"
+_LOST = "the connection to another rank is lost: it was killed, or its node is gone"
+
+
+class PeerFailedError(Exception):
+    """Another rank failed first and has told the user; this one ends with the same status."""
+
+    def __init__(self, status: int, note: str = "") -> None:
+        super().__init__(note)
+        self.status = status
+        self.note = note
+
+
+class Peers:
+    """This rank's view of all ranks, kept up to date by a thread from `start` to `stop`."""
+
+    def __init__(self) -> None:
+        if dist.is_initialized():
+            self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
+            # There is no public way to a group's store; a clone has a connection of its own.
+            store = distributed_c10d._get_default_store().clone()  # type: ignore[attr-defined]
+            self._store: Store = PrefixStore("neural-prep", store)
+        else:
+            self.rank, self.ranks = 0, 1
+            self._store = HashStore()
+        self.total_bytes = 0
+        self._own_bytes = 0
+        self._sent_bytes = 0
+        self._sending = threading.Lock()
+        self._failure: PeerFailedError | None = None
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True, name="peers")
+
+    def start(self) -> None:
+        """Begins to watch."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends watching: from here on a peer may leave."""
+        self._stopped.set()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join(2.0)
+
+    def check(self) -> None:
+        """Raises what ended another rank.
+
+        Raises:
+            PeerFailedError: if a peer has failed.
+        """
+        if self._failure is not None:
+            raise self._failure
+
+    def explain(self, error: BaseException) -> BaseException:
+        """What really happened where a collective failed: a peer that failed, or was killed."""
+        lost = isinstance(error, DistError) or "closed by peer" in str(error)
+        if not (isinstance(error, RuntimeError) and lost):
+            return error
+        deadline = time.monotonic() + 1.0  # a peer's word may be on its way
+        while self._failure is None and time.monotonic() < deadline:
+            time.sleep(_POLL / 4)
+        return self._failure or PeerFailedError(1, _LOST)
+
+    def add_bytes(self, nbytes: int) -> None:
+        """Counts bytes that this rank has read, for everybody's progress."""
+        self._own_bytes += nbytes
+
+    def fail(self, status: int) -> int:
+        """Says that this rank has failed.
+
+        Returns:
+            The rank that was the first to fail; only that one tells the user.
+        """
+        first = self.rank
+        with contextlib.suppress(RuntimeError):
+            text = self._store.compare_set(_FAILED, "", f"{self.rank}:{status}").decode()
+            first = int(text.split(":")[0])
+            if self.rank == 0 and self.ranks > 1 and first == 0:
+                time.sleep(4 * _POLL)  # the store may go with this process: let peers read it
+        self._stopped.set()
+        return first
+
+    def wait_for_all(self, where: str, idle: Callable[[], None]) -> None:
+        """Waits until every rank is here, polling: a failure or a signal still ends this rank.
+
+        Args:
+            where: Name of the meeting point, used once.
+            idle: Called over and over while waiting; what it raises ends the wait.
+
+        Raises:
+            PeerFailedError: if a peer has failed.
+        """
+        self._flush_bytes()
+        self._store.add(where, 1)
+        while self._store.add(where, 0) < self.ranks:
+            self.check()
+            idle()
+            time.sleep(0.01)
+        self._flush_bytes()
+
+    def _flush_bytes(self) -> None:
+        with self._sending:
+            added = self._own_bytes - self._sent_bytes
+            self._sent_bytes += added
+            self.total_bytes = self._store.add(_BYTES, added)
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(_POLL):
+            try:
+                self._flush_bytes()
+                if self._store.check([_FAILED]):
+                    status = int(self._store.get(_FAILED).decode().split(":")[1])
+                    self._failure = PeerFailedError(status)
+            except RuntimeError:
+                if self._stopped.is_set():
+                    return
+                self._failure = PeerFailedError(1, _LOST)
+            if self._failure is not None:
+                self._leave_after(_GRACE, self._failure)
+                return
+
+    def _leave_after(self, seconds: float, failure: PeerFailedError) -> None:
+        """Ends the process where the main thread cannot, being in a collective or a hung read."""
+        if not self._stopped.wait(seconds):
+            for action in _before_exit:
+                action()
+            os._exit(failure.status)
+
+
+_before_exit: list[Callable[[], None]] = []
+
+
+def before_forced_exit(action: Callable[[], None]) -> None:
+    """Registers what must happen before `os._exit`: ending child processes."""
+    _before_exit.append(action)

@@ -1,0 +1,134 @@
+"""From merged records to the result and its files."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from neural_prep.data.source import Group
+from neural_prep.engine.plan import Plan
+from neural_prep.errors import InputError
+from neural_prep.stats.moments import Record, empty
+from neural_prep.stats.statistics import (
+    GroupStatistics,
+    RunInfo,
+    SourceInfo,
+    Statistics,
+    summarise,
+)
+from neural_prep.writers.formats import FormatOptions, find_format
+
+ALWAYS = "json"  # the contract that other tools read
+
+
+@dataclass(frozen=True, slots=True)
+class OutputOptions:
+    """Where results go, and in which formats.
+
+    Attributes:
+        dir: Folder for the result; made if it is not there.
+        formats: Formats besides `json`, which is always written: `neural_lam`.
+    """
+
+    dir: str | None = None
+    formats: list[str] = field(default_factory=lambda: [ALWAYS])
+
+    @property
+    def directory(self) -> Path:
+        """The folder.
+
+        Raises:
+            InputError: if none was given.
+        """
+        if not self.dir:
+            raise InputError("output.dir is not given; say where results go, such as stats/meps")
+        return Path(self.dir)
+
+    @property
+    def names(self) -> list[str]:
+        """All formats that are written, each once."""
+        return list(dict.fromkeys([ALWAYS, *self.formats]))
+
+
+def check_output(output: OutputOptions, plan: Plan, options: FormatOptions) -> None:
+    """Finds out before the work whether the result could be written after it.
+
+    Raises:
+        InputError: if a format is unknown or cannot be written, or the folder cannot be written to.
+    """
+    groups = {
+        group.name: [variable.name for variable in group.variables] for group in plan.source.groups
+    }
+    for name in output.names:
+        find_format(name).check(groups, plan.lags, options)
+    directory = output.directory
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise InputError(
+            f"output.dir: {directory} cannot be written to ({os.strerror(error.errno or 0)}); "
+            "choose another folder"
+        ) from error
+
+
+def assemble(
+    plan: Plan, records: Sequence[Record], *, split: str | None, run: RunInfo, device: str
+) -> Statistics:
+    """The result of a whole run.
+
+    Args:
+        plan: What was read.
+        records: Each series' merged record.
+        split: The split that was read.
+        run: How it was read.
+        device: Kind of device that the arithmetic ran on.
+    """
+    source = plan.source
+    first = source.groups[0]
+    return Statistics(
+        source=SourceInfo(
+            path=source.path,
+            layout=source.layout,
+            split=split,
+            steps=first.steps,
+            trajectories=first.trajectories,
+            fingerprint=plan.fingerprint(device),
+        ),
+        run=run,
+        groups=tuple(_summarise(plan, group, records) for group in source.groups),
+    )
+
+
+def _summarise(plan: Plan, group: Group, records: Sequence[Record]) -> GroupStatistics:
+    indices = [i for i, series in enumerate(plan.source.series) if series.group == group.name]
+    lags = plan.lags_of(indices[0])
+    record = empty(1 + len(lags), len(group.variables))
+    for index in indices:
+        columns = np.array(plan.source.series[index].columns)
+        used = columns >= 0
+        record[:, :, columns[used]] = records[index][:, :, used]
+    return summarise(
+        record,
+        name=group.name,
+        variables=[variable.name for variable in group.variables],
+        units=[variable.unit for variable in group.variables],
+        lags=lags,
+        scale=[variable.scale for variable in group.variables],
+        offset=[variable.offset for variable in group.variables],
+    )
+
+
+def write_all(statistics: Statistics, output: OutputOptions, options: FormatOptions) -> list[Path]:
+    """Writes every format and returns the files' paths."""
+    return [
+        path
+        for name in output.names
+        for path in find_format(name).write(statistics, output.directory, options)
+    ]

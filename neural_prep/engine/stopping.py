@@ -1,0 +1,86 @@
+"""Signals and failures: a run that ends early ends on every rank, and says why once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import FrameType
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from neural_prep.engine.launcher import RankLauncher
+from neural_prep.engine.module import StatsModule
+from neural_prep.engine.peers import PeerFailedError, before_forced_exit
+from neural_prep.errors import InputError
+
+DONE, FAILED, WRONG_INPUT, STOPPED = 0, 1, 2, 75  # exit statuses
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+
+class StoppedError(Exception):
+    """A signal asked the run to stop."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(signum).name}; start again")
+
+
+def status_of(error: BaseException) -> int:
+    """The exit status that an error means."""
+    if isinstance(error, PeerFailedError):
+        return error.status
+    if isinstance(error, InputError):
+        return WRONG_INPUT
+    return STOPPED if isinstance(error, StoppedError | KeyboardInterrupt) else FAILED
+
+
+class StopEverywhere(Callback):
+    """Ends all ranks when one of them fails or is told to stop."""
+
+    def __init__(self) -> None:
+        self._signum: int | None = None
+        self._before: dict[signal.Signals, Any] = {}
+        self.cause: BaseException | None = None  # what ended this rank, once it has ended
+        self.is_first: bool | None = None  # to fail among all ranks, once this one has
+
+    def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Takes the signals over: Lightning's own handlers log them and go on."""
+        launcher = trainer.strategy.launcher
+        if isinstance(launcher, RankLauncher):
+            before_forced_exit(launcher.end_all)
+        for signum in _SIGNALS:
+            self._before[signum] = signal.signal(signum, self._receive)
+
+    def on_predict_batch_start(self, trainer: Trainer, *_: Any) -> None:
+        """Stops between two pieces."""
+        self.on_waiting()
+
+    def on_waiting(self, *_: Any) -> None:
+        """Raises StoppedError once a signal has come."""
+        if self._signum is not None:
+            raise StoppedError(self._signum)
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """Tells the other ranks, and finds out whether this one is the first to fail."""
+        assert isinstance(pl_module, StatsModule)
+        peers = pl_module._peers
+        if peers is None:
+            return
+        self.cause = peers.explain(exception)
+        if isinstance(self.cause, PeerFailedError):
+            return
+        self.is_first = peers.fail(status_of(exception)) == peers.rank
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Gives the signals back."""
+        for signum, handler in self._before.items():
+            signal.signal(signum, handler)
+        self._before.clear()
+
+    def _receive(self, signum: int, frame: FrameType | None) -> None:
+        if self._signum is not None:  # asked twice: at once
+            os._exit(STOPPED)
+        self._signum = signum

@@ -1,0 +1,157 @@
+"""Small stores, and the command run as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "tests/data/meps_example"
+_MARK = "NEURAL_PREP_TEST"  # an environment variable that every process of a run inherits
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A command that has ended."""
+
+    status: int
+    out: str
+    err: str
+    seconds: float
+
+
+class Job:
+    """The command, started with `ranks` ranks in a process group that is waited for."""
+
+    def __init__(self, args: list[str], *, ranks: int, torchrun: bool, cwd: Path) -> None:
+        self.mark = uuid.uuid4().hex
+        self.begun = time.monotonic()
+        command = [sys.executable, "-m", "neural_prep.cli", "stats", *args]
+        if torchrun:
+            launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
+            command = [sys.executable, *launcher, "--master-port", "0", *command[1:]]
+            command[command.index("--master-port") : command.index("--master-port") + 2] = [
+                "--rdzv-backend=c10d",
+                "--rdzv-endpoint=localhost:0",
+            ]
+        else:
+            command += ["--trainer.devices", str(ranks)]
+        self.process = subprocess.Popen(
+            command,
+            cwd=cwd,
+            env={**_clean_environment(), _MARK: self.mark},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def wait(self, timeout: float = 120.0) -> Finished:
+        try:
+            out, err = self.process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            for pid in self.pids():
+                os.kill(pid, 9)
+            self.process.communicate()
+            pytest.fail(f"the command did not end within {timeout} s")
+        return Finished(self.process.returncode, out, err, time.monotonic() - self.begun)
+
+    def pids(self) -> list[int]:
+        """All processes of this run that are alive, on any rank."""
+        found = []
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdigit() and int(folder.name) != os.getpid():
+                try:
+                    environment = (folder / "environ").read_bytes()
+                    state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+                except OSError:
+                    continue
+                if f"{_MARK}={self.mark}".encode() in environment and state != "Z":
+                    found.append(int(folder.name))
+        return found
+
+    def none_left(self, patience: float = 3.0) -> bool:
+        """Whether every process of the run ends within `patience` seconds."""
+        deadline = time.monotonic() + patience
+        while self.pids():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.1)
+        return True
+
+
+def _clean_environment() -> dict[str, str]:
+    started_by = ("RANK", "LOCAL_", "WORLD_", "MASTER_", "TORCHELASTIC_", "SLURM_", "PL_", "GROUP_")
+    return {key: value for key, value in os.environ.items() if not key.startswith(started_by)}
+
+
+@pytest.fixture
+def start_job():
+    """Starts the command; whatever is left of it is ended with the test."""
+    jobs = []
+
+    def start(*args, ranks=1, torchrun=False, cwd=ROOT):
+        jobs.append(Job([str(a) for a in args], ranks=ranks, torchrun=torchrun, cwd=cwd))
+        return jobs[-1]
+
+    yield start
+    for job in jobs:
+        for pid in job.pids():
+            os.kill(pid, 9)
+
+
+@pytest.fixture
+def run_job(start_job):
+    """Runs the command to its end."""
+
+    def run(*args, **kwargs):
+        return start_job(*args, **kwargs).wait()
+
+    return run
+
+
+@pytest.fixture
+def write_samples():
+    """Writes a MEPS store of random samples and returns its path and the samples."""
+
+    def write(root, samples, *, steps=13, grid=(4, 5), features=3, seed=0, spoil=None):
+        folder = root / "samples" / "train"
+        folder.mkdir(parents=True)
+        generator = np.random.default_rng(seed)
+        arrays = []
+        for number in range(samples):
+            values = generator.normal(1e5, 3.0, (steps, *grid, features)).astype(np.float32)
+            if spoil is not None:
+                spoil(number, values)
+            day, member = divmod(number, 4)
+            np.save(folder / f"nwp_202201{day + 1:02d}00_mbr{member:03d}.npy", values)
+            arrays.append(values)
+        return root, arrays
+
+    return write
+
+
+@pytest.fixture
+def read_result():
+    """Reads `statistics.json` less what may differ between runs: `run` and `created`."""
+
+    def read(folder):
+        document = json.loads((Path(folder) / "statistics.json").read_text())
+        del document["run"], document["created"]
+        return document
+
+    return read
+
+
+@pytest.fixture
+def example():
+    """The example data set."""
+    return EXAMPLE

@@ -1,0 +1,129 @@
+"""A rank that fails ends the job: its error once, its status, no process left, old files whole."""
+
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+
+ARGS = ("--data.split", "train", "--data.block_bytes", "1", "--data.piece_steps", "1")
+SECONDS = 15.0  # from the start of the command, imports included
+OLD = '{"schema": "an older result"}'
+
+
+def spoil(samples, step=-1):
+    """Puts an infinity into these samples, at one step."""
+
+    def apply(number, values):
+        if number in samples:
+            values[step, 1, 2, 1] = np.inf
+
+    return apply
+
+
+@pytest.mark.parametrize("torchrun", [False, True], ids=["launcher", "torchrun"])
+@pytest.mark.parametrize("sample", [0, 7], ids=["rank 0", "rank 1"])
+def test_a_rank_that_raises(start_job, write_samples, tmp_path, sample, torchrun):
+    root, _ = write_samples(tmp_path / "store", 8, spoil=spoil([sample]))
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "statistics.json").write_text(OLD)
+    args = ("--data.path", root, *ARGS, "--output.dir", out)
+    job = start_job(*args, ranks=2, torchrun=torchrun)
+    done = job.wait()
+    assert done.seconds < SECONDS
+    assert done.status == (1 if torchrun else 2)  # torchrun has a status of its own
+    assert done.err.count("feature_1 is infinite in") == 1
+    day, member = divmod(sample, 4)
+    assert f"nwp_202201{day + 1:02d}00_mbr{member:03d}.npy, step 12" in done.err
+    assert "data.infinite: missing" in done.err
+    if not torchrun:  # which prints a traceback of its own
+        assert "Traceback" not in done.err
+    assert job.none_left()
+    assert (out / "statistics.json").read_text() == OLD
+    assert [path.name for path in out.iterdir()] == ["statistics.json"]
+
+
+def test_a_rank_that_raises_while_its_peer_waits_for_it(start_job, write_samples, tmp_path):
+    # Rank 0's samples are read in a moment; rank 1 masks a missing value in each of its many steps
+    # and meets the infinity last.
+    def slow(number, values):
+        if number >= 4:
+            values[:, 0, 0] = np.nan
+        spoil([7])(number, values)
+
+    root, _ = write_samples(tmp_path / "store", 8, steps=60, grid=(200, 300), spoil=slow)
+    lags = "[1,2,3,4,5,6,7,8]"
+    args = ("--data.path", root, *ARGS, "--model.lags", lags, "--output.dir", tmp_path / "out")
+    job = start_job(*args, ranks=2)
+    done = job.wait()
+    assert (done.status, done.err.count("is infinite in")) == (2, 1)
+    assert job.none_left()
+
+
+def test_both_ranks_raise_and_one_is_heard(start_job, write_samples, tmp_path):
+    root, _ = write_samples(tmp_path / "store", 8, spoil=spoil([0, 4], step=0))
+    job = start_job("--data.path", root, *ARGS, "--output.dir", tmp_path / "out", ranks=2)
+    done = job.wait()
+    assert (done.status, done.err.count("is infinite in")) == (2, 1)
+    assert job.none_left()
+
+
+@pytest.fixture
+def long_job(start_job, write_samples, tmp_path):
+    """A job of two ranks that is reading, for long enough to be disturbed."""
+    root, _ = write_samples(tmp_path / "store", 12, steps=300, grid=(60, 100), features=17)
+    lags = str(list(range(1, 30)))
+    args = ("--data.path", root, *ARGS, "--model.lags", lags, "--output.dir", tmp_path / "out")
+    job = start_job(*args, ranks=2)
+    wait_until_reading(job, root)
+    return job
+
+
+def wait_until_reading(job, root):
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        reading = [pid for pid in job.pids() if str(root) in read_maps(pid)]
+        if len(reading) == 2:
+            return
+        assert job.process.poll() is None, job.process.stderr.read()
+        time.sleep(0.05)
+    pytest.fail("the ranks did not begin to read")
+
+
+def read_maps(pid):
+    try:
+        with open(f"/proc/{pid}/maps") as maps:
+            return maps.read()
+    except OSError:
+        return ""
+
+
+def child_of(job):
+    return next(pid for pid in job.pids() if pid != job.process.pid)
+
+
+@pytest.mark.parametrize(
+    ("victim", "signum", "status", "said"),
+    [
+        ("rank 1", signal.SIGKILL, 128 + signal.SIGKILL, "rank 1 was killed by SIGKILL"),
+        ("rank 0", signal.SIGKILL, -signal.SIGKILL, ""),
+        ("rank 1", signal.SIGTERM, 75, "stopped by SIGTERM"),
+        ("rank 0", signal.SIGTERM, 75, "stopped by SIGTERM"),
+        ("rank 0", signal.SIGINT, 75, "stopped by SIGINT"),
+    ],
+    ids=lambda value: value.name if isinstance(value, signal.Signals) else str(value),
+)
+def test_a_signal_ends_all_ranks(long_job, tmp_path, victim, signum, status, said):
+    begun = time.monotonic()
+    os.kill(long_job.process.pid if victim == "rank 0" else child_of(long_job), signum)
+    done = long_job.wait(timeout=SECONDS)
+    assert time.monotonic() - begun < SECONDS
+    assert done.status == status
+    lines = [line for line in done.err.splitlines() if line.startswith("neural-prep: ")]
+    assert len(lines) == 1 or (len(lines) == 0 and not said)
+    assert said in done.err
+    assert "Traceback" not in done.err
+    assert long_job.none_left()
+    assert not (tmp_path / "out" / "statistics.json").exists()

@@ -1,0 +1,70 @@
+"""Real ranks, started by the command itself and by torchrun: the same bits as one process."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+LAGS = ("--model.lags", "[3,1]", "--data.block_bytes", "400000")
+
+
+def test_example_is_the_same_on_any_number_of_ranks(run_job, read_result, example, tmp_path):
+    results = {}
+    for name, ranks, torchrun in [("one", 1, False), ("four", 4, False), ("torchrun", 3, True)]:
+        args = ("--data.path", example, "--data.split", "train", *LAGS)
+        done = run_job(*args, "--output.dir", tmp_path / name, ranks=ranks, torchrun=torchrun)
+        assert done.status == 0, done.err
+        results[name] = read_result(tmp_path / name)
+        run = json.loads((tmp_path / name / "statistics.json").read_text())["run"]
+        assert (run["ranks"], run["blocks"]) == (ranks, 12)
+        assert run["bytes"] == 3_044_610  # every sample, flux, water and static value, once
+    assert results["one"] == results["four"] == results["torchrun"]
+
+
+@pytest.mark.parametrize(("samples", "ranks"), [(1, 3), (13, 2)], ids=["1-on-3", "13-on-2"])
+def test_every_sample_counts_once(run_job, read_result, write_samples, tmp_path, samples, ranks):
+    root, arrays = write_samples(tmp_path / "store", samples)
+    args = ("--data.path", root, "--data.split", "train", "--data.block_bytes", "1")
+    options = ("--data.piece_steps", "2", "--data.workers", "3", "--output.dir", tmp_path / "out")
+    done = run_job(*args, *options, ranks=ranks)
+    assert done.status == 0, done.err
+    state = read_result(tmp_path / "out")["groups"]["state"]
+    values = np.stack(arrays).astype(np.float64)  # (S, T, y, x, V)
+    assert state["count"] == [values[..., 0].size] * 3
+    np.testing.assert_allclose(state["mean"], values.mean((0, 1, 2, 3)), rtol=1e-14)
+    # NumPy's own two passes are good to 1e-11 at an offset of 1e5 and a std of 3.
+    np.testing.assert_allclose(state["std"], values.std((0, 1, 2, 3)), rtol=1e-10)
+    differences = values[:, 1:] - values[:, :-1]
+    assert state["differences"][0]["count"] == [differences[..., 0].size] * 3
+    np.testing.assert_allclose(
+        state["differences"][0]["std"], differences.std((0, 1, 2, 3)), rtol=1e-12
+    )
+
+
+def test_configured_run_writes_what_neural_lam_reads(run_job, read_result, tmp_path):
+    done = run_job("--config", "configs/meps.yaml", "--output.dir", tmp_path, ranks=2)
+    assert done.status == 0, done.err
+    state = read_result(tmp_path)["groups"]["state"]
+    flux = read_result(tmp_path)["groups"]["flux"]
+    load = {
+        name: torch.load(tmp_path / f"{name}.pt", weights_only=True).numpy()
+        for name in ("parameter_mean", "parameter_std", "diff_mean", "diff_std", "flux_stats")
+    }
+    difference = state["differences"][0]
+    assert difference["lag"] == 3
+    expected = {
+        "parameter_mean": state["mean"],
+        "parameter_std": state["std"],
+        "diff_mean": np.array(difference["mean"]) / state["std"],
+        "diff_std": np.array(difference["std"]) / state["std"],
+        "flux_stats": [flux["mean"][0], flux["std"][0]],
+    }
+    for name, values in expected.items():
+        np.testing.assert_array_equal(load[name], np.float32(values), err_msg=name)
+    weights = np.load(tmp_path / "parameter_weights.npy")
+    assert weights.shape == (17,)
+    assert weights[:2].tolist() == [np.float32(0.1)] * 2
+    noise = [line for line in done.err.splitlines() if not line.startswith(("tests/data", "wrote"))]
+    assert noise == []
+    assert "toa_downwelling_shortwave_flux" in done.out
