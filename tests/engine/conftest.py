@@ -14,7 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from neural_prep.stats.accumulate import warm_up
+
 ROOT = Path(__file__).parents[2]
+TORCHRUN = ["-m", "torch.distributed.run", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
 EXAMPLE = ROOT / "tests/data/meps_example"
 _MARK = "NEURAL_PREP_TEST"  # an environment variable that every process of a run inherits
 
@@ -35,18 +38,13 @@ class Job:
     def __init__(self, args: list[str], *, ranks: int, torchrun: bool, cwd: Path) -> None:
         self.mark = uuid.uuid4().hex
         self.begun = time.monotonic()
-        command = [sys.executable, "-m", "neural_prep.cli", "stats", *args]
+        command = ["-m", "neural_prep.cli", "stats", *args]
         if torchrun:
-            launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
-            command = [sys.executable, *launcher, "--master-port", "0", *command[1:]]
-            command[command.index("--master-port") : command.index("--master-port") + 2] = [
-                "--rdzv-backend=c10d",
-                "--rdzv-endpoint=localhost:0",
-            ]
+            command = [*TORCHRUN, "--nproc-per-node", str(ranks), *command]
         else:
             command += ["--trainer.devices", str(ranks)]
         self.process = subprocess.Popen(
-            command,
+            [sys.executable, *command],
             cwd=cwd,
             env={**_clean_environment(), _MARK: self.mark},
             stdout=subprocess.PIPE,
@@ -91,6 +89,25 @@ class Job:
 def _clean_environment() -> dict[str, str]:
     started_by = ("RANK", "LOCAL_", "WORLD_", "MASTER_", "TORCHELASTIC_", "SLURM_", "PL_", "GROUP_")
     return {key: value for key, value in os.environ.items() if not key.startswith(started_by)}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled():
+    """Compiles the arithmetic before anything is timed."""
+    warm_up()
+
+
+@pytest.fixture(scope="session")
+def start_up(tmp_path_factory, compiled):
+    """Seconds of an undisturbed run of two ranks in which hardly anything is read."""
+    folder = tmp_path_factory.mktemp("start-up")
+    (folder / "samples" / "train").mkdir(parents=True)
+    np.save(folder / "samples/train/nwp_2022010100_mbr000.npy", np.zeros((2, 1, 1, 1)))
+    args = ["--data.path", str(folder), "--data.split", "train"]
+    job = Job([*args, "--output.dir", str(folder / "out")], ranks=2, torchrun=False, cwd=folder)
+    done = job.wait()
+    assert done.status == 0, done.err
+    return done.seconds
 
 
 @pytest.fixture

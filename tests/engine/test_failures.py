@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 ARGS = ("--data.split", "train", "--data.block_bytes", "1", "--data.piece_steps", "1")
-SECONDS = 15.0  # from the start of the command, imports included
+SECONDS = 15.0  # in which the job ends, start-up apart
 OLD = '{"schema": "an older result"}'
 
 
@@ -24,7 +24,7 @@ def spoil(samples, step=-1):
 
 @pytest.mark.parametrize("torchrun", [False, True], ids=["launcher", "torchrun"])
 @pytest.mark.parametrize("sample", [0, 7], ids=["rank 0", "rank 1"])
-def test_a_rank_that_raises(start_job, write_samples, tmp_path, sample, torchrun):
+def test_a_rank_that_raises(start_job, start_up, write_samples, tmp_path, sample, torchrun):
     root, _ = write_samples(tmp_path / "store", 8, spoil=spoil([sample]))
     out = tmp_path / "out"
     out.mkdir()
@@ -32,7 +32,7 @@ def test_a_rank_that_raises(start_job, write_samples, tmp_path, sample, torchrun
     args = ("--data.path", root, *ARGS, "--output.dir", out)
     job = start_job(*args, ranks=2, torchrun=torchrun)
     done = job.wait()
-    assert done.seconds < SECONDS
+    assert done.seconds < start_up + SECONDS
     assert done.status == (1 if torchrun else 2)  # torchrun has a status of its own
     assert done.err.count("feature_1 is infinite in") == 1
     day, member = divmod(sample, 4)
