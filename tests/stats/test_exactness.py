@@ -27,6 +27,7 @@ def one_finite(values):
 
 
 NUMBERS = np.arange(NOISE.size).reshape(NOISE.shape)
+GUESSED = np.isin(np.arange(N), np.arange(64) * N // 64).reshape(N, 1)
 
 
 def spikes(rare):
@@ -70,6 +71,8 @@ FIELDS = {
     "tiny-spikes": 1e-3 + spikes(1e-9),
     "outlier-in-the-sample": outlier(1 + 1e-6 * NOISE),
     "outlier-beside-an-offset": outlier(101325 + NOISE),
+    "missing-where-the-guess-looks": np.where(GUESSED, np.nan, 101325 + NOISE),
+    "zero-where-the-guess-looks": np.where(GUESSED & (STEPS < 3), 0, 101325 + NOISE),
     "some-missing": np.where(NOISE > 0.5, np.nan, 101325 + NOISE),
     "one-value-a-step": np.where(NOISE.argmax(2, keepdims=True) == np.arange(N).reshape(-1, 1),
                                  101325 + NOISE, np.nan),

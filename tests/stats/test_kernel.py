@@ -35,6 +35,7 @@ FIELDS = {
     "trend": lambda noise, t: 64 * t + 0.001 * noise,
     "steady-and-rounding": lambda noise, t: np.where(t % 2, 64, 0) + 1e-9 * noise,
     "equal-but-for-rounding": lambda noise, t: np.where(t % 2, 64, 1e-17 * noise),
+    "rounding-alike": lambda noise, t: np.where(t % 2, 64, 1e-15 / 3) + 0 * noise,
     "zeros-first": lambda noise, t: np.where(t == 0, 0, 5e4 + noise),
     "spike-in-sample": lambda noise, t: spiked(1e-3 * noise, t),
     "some-missing": lambda noise, _: np.where(abs(noise) > 1, np.nan, noise),

@@ -145,6 +145,17 @@ def test_many_steps_are_merged_one_after_the_other():
     assert total.tobytes() == one_by_one.tobytes()
 
 
+def test_long_sums_do_not_drift():
+    """A plain sum of 100,000 times 0.1 is off by 2e-12 of itself."""
+    total = empty(1, 1)
+    step = record([3.0, 4.0])
+    step[M2] = 0.1
+    merge_into(total, np.repeat(step[np.newaxis], 100_000, axis=0))
+    expected = 100_000 * Fraction(0.1)
+    off = Fraction(total[M2, 0, 0]) + Fraction(total[M2_LOW, 0, 0]) - expected
+    assert abs(off) < Fraction(2) ** -53 * expected  # one rounding
+
+
 @pytest.mark.parametrize(
     ("left", "right", "mean", "m2"),
     [
