@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from neural_prep.data.zarr_store import StoredArray, ZarrStore
+from neural_prep.data.chunked.store import StoredArray, ZarrStore
 
 MEMBERS = ("number", "realization", "member", "ensemble", "ensemble_member", "ens", "sample")
 

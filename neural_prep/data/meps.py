@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from neural_prep.data.files import ArrayFile, FileSeries, open_file
-from neural_prep.data.meps_files import FLUX, SAMPLES, WATER, NamedFile, find_files
+from neural_prep.data.files.find import FLUX, SAMPLES, WATER, NamedFile, find_files
+from neural_prep.data.files.series import ArrayFile, FileSeries, open_file
 from neural_prep.data.names import find_names
 from neural_prep.data.source import Group, Series, StoreOptions, Variable
 from neural_prep.errors import InputError

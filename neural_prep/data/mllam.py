@@ -6,18 +6,18 @@ from pathlib import Path
 
 import numpy as np
 
-from neural_prep.data.chunked import Axes
-from neural_prep.data.names import FeatureNames
-from neural_prep.data.source import StoreOptions
-from neural_prep.data.store_times import StoreTimes
-from neural_prep.data.zarr_source import (
+from neural_prep.data.chunked.series import Axes
+from neural_prep.data.chunked.source import (
     Part,
     ZarrSource,
     build_source,
     check_array,
     member_count,
 )
-from neural_prep.data.zarr_store import StoredArray, ZarrStore, is_group, open_store
+from neural_prep.data.chunked.store import StoredArray, ZarrStore, is_group, open_store
+from neural_prep.data.names import FeatureNames
+from neural_prep.data.source import StoreOptions
+from neural_prep.data.timelines.stored import StoreTimes
 from neural_prep.errors import InputError
 
 _GROUPS = ("state", "forcing", "static")

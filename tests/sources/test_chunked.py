@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
-from neural_prep.data.chunked import Axes, DataArray, cut_array
-from neural_prep.data.missing import read_coding
-from neural_prep.data.plan import cut_grid, plan_blocks
-from neural_prep.data.timeline import make_timeline
-from neural_prep.data.times import Times
-from neural_prep.data.zarr_store import StoredArray
+from neural_prep.data.chunked.cuts import cut_grid, plan_blocks
+from neural_prep.data.chunked.missing import read_coding
+from neural_prep.data.chunked.series import Axes, DataArray, cut_array
+from neural_prep.data.chunked.store import StoredArray
+from neural_prep.data.timelines.timeline import make_timeline
+from neural_prep.data.timelines.times import Times
 
 
 def numbers(positions):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neural_prep.data.files import ArrayFile, FileSeries, open_file
+from neural_prep.data.files.series import ArrayFile, FileSeries, open_file
 from neural_prep.errors import InputError
 
 DIMS = ("time", "y", "x", "feature")

@@ -6,7 +6,7 @@ import struct
 import numpy as np
 import pytest
 
-from neural_prep.data.missing import read_coding
+from neural_prep.data.chunked.missing import read_coding
 from neural_prep.errors import InputError
 
 NAN = float("nan")

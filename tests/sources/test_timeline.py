@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neural_prep.data.decode_times import decode_times, index_times
-from neural_prep.data.timeline import make_timeline, pick_step, trajectory_ages
-from neural_prep.data.times import NO_TIME, Times, parse_moment, parse_step
+from neural_prep.data.timelines.decode import decode_times, index_times
+from neural_prep.data.timelines.timeline import make_timeline, pick_step, trajectory_ages
+from neural_prep.data.timelines.times import NO_TIME, Times, parse_moment, parse_step
 from neural_prep.errors import InputError
 
 DAY = 86_400_000_000

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from neural_prep.data.times import NO_TIME, Times, parse_moment, parse_step
+from neural_prep.data.timelines.times import NO_TIME, Times, parse_moment, parse_step
 from neural_prep.errors import InputError
 
 _IRREGULAR = (

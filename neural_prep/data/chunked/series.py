@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from neural_prep.data.missing import Coding
-from neural_prep.data.plan import Plan, plan_blocks, stretches
+from neural_prep.data.chunked.cuts import BlockPlan, plan_blocks, stretches
+from neural_prep.data.chunked.missing import Coding
+from neural_prep.data.chunked.store import StoredArray
 from neural_prep.data.source import Piece, Span
-from neural_prep.data.timeline import Timeline
-from neural_prep.data.zarr_store import StoredArray
+from neural_prep.data.timelines.timeline import Timeline
 from neural_prep.errors import InputError
 
 _PIECE_BYTES = 16_000_000
@@ -89,7 +89,7 @@ class ChunkedSeries:
     group: str
     columns: tuple[int, ...]
     data: DataArray
-    plan: Plan
+    plan: BlockPlan
     cut: slice
 
     @property
@@ -257,7 +257,7 @@ def _plan(
     chunks: tuple[int, ...],
     point_nbytes: int,
     block_bytes: int,
-) -> Plan:
+) -> BlockPlan:
     """One plan for all arrays that are cut alike: 300 of them with 400,000 steps each take 3 GB."""
     age = np.zeros(1, np.int64) if time is None else time.age
     chosen = None if run is None else run.age >= 0

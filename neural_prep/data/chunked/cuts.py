@@ -76,7 +76,7 @@ def cut_grid(sizes: Sequence[int], chunks: Sequence[int], limit: int) -> GridCut
 
 
 @dataclass(frozen=True)
-class Plan:
+class BlockPlan:
     """Blocks of one array, or of some of its variables.
 
     Attributes:
@@ -178,7 +178,7 @@ def plan_blocks(
     grid: tuple[Sequence[int], Sequence[int]],
     point_nbytes: int,
     block_bytes: int,
-) -> Plan:
+) -> BlockPlan:
     """Packs rows into blocks of at most `block_bytes`; cuts a larger row into parts of the grid.
 
     Args:
@@ -195,7 +195,7 @@ def plan_blocks(
     rows = max(1, block_bytes // (column * prod(grid[0])))
     per_run = -(-len(age) // chunk)
     whole_runs = chosen is not None and rows >= per_run
-    return Plan(
+    return BlockPlan(
         age=age,
         chosen=np.ones(1, np.bool_) if chosen is None else chosen,
         chunk=chunk,

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from neural_prep.data.source import StoreOptions
-from neural_prep.data.times import Times, parse_moment
+from neural_prep.data.timelines.times import Times, parse_moment
 from neural_prep.errors import InputError
 
 SAMPLES = "samples"  # folder of the splits' folders

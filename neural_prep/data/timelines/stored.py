@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from neural_prep.data.decode_times import decode_times, index_times
-from neural_prep.data.timeline import Timeline, make_timeline
-from neural_prep.data.times import Times
-from neural_prep.data.zarr_store import ZarrStore
+from neural_prep.data.chunked.store import ZarrStore
+from neural_prep.data.timelines.decode import decode_times, index_times
+from neural_prep.data.timelines.timeline import Timeline, make_timeline
+from neural_prep.data.timelines.times import Times
 from neural_prep.errors import InputError
 
 

@@ -9,12 +9,12 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from neural_prep.data.chunked import Axes, ChunkedSeries, DataArray, cut_array
-from neural_prep.data.missing import read_coding
+from neural_prep.data.chunked.missing import read_coding
+from neural_prep.data.chunked.series import Axes, ChunkedSeries, DataArray, cut_array
+from neural_prep.data.chunked.store import StoredArray, ZarrStore
 from neural_prep.data.source import Group, StoreOptions, Variable
-from neural_prep.data.store_times import StoreTimes
-from neural_prep.data.timeline import Timeline
-from neural_prep.data.zarr_store import StoredArray, ZarrStore
+from neural_prep.data.timelines.stored import StoreTimes
+from neural_prep.data.timelines.timeline import Timeline
 from neural_prep.errors import InputError
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from neural_prep.data.times import EPOCH, MICROSECONDS, NO_TIME, Times
+from neural_prep.data.timelines.times import EPOCH, MICROSECONDS, NO_TIME, Times
 
 _ATTRIBUTES = ("units", "calendar", "dtype")
 _SHORT = {"d": "day", "h": "hour", "hr": "hour", "min": "minute", "sec": "second", "": "second"}

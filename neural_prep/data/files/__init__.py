@@ -1,0 +1,1 @@
+"""Folders of `.npy` files: found by their names, read through memory maps."""

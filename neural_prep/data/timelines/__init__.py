@@ -1,0 +1,1 @@
+"""Time axes: decoded, selected and cut into trajectories."""
