@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import faulthandler
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from neural_prep import __version__
+from neural_prep.interrupts import stop_on_signals
 
 _HELP = """\
 usage: neural-prep COMMAND [options]
@@ -47,11 +51,37 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _stats(args: list[str]) -> int:
+    stop_on_signals(speak=_is_first_rank())
+    if sys.__stderr__ is not None:
+        # A mapped file that is cut off while it is read kills without a word otherwise.
+        faulthandler.enable(sys.__stderr__, all_threads=False)
     # Stops C++ warnings about a peer that has left, which say nothing that the user isn't told.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    _keep_compiled_code()
     from neural_prep.engine.command import run_stats
 
     return run_stats(args)
+
+
+def _is_first_rank() -> bool:
+    """Whether this is rank 0, as far as whoever started it has said."""
+    names = ("RANK", "SLURM_PROCID", "LOCAL_RANK")
+    return all(os.environ.get(name, "0") == "0" for name in names)
+
+
+def _keep_compiled_code() -> None:
+    """Finds a folder for numba's compiled code where the package's own cannot be written."""
+    if "NUMBA_CACHE_DIR" in os.environ or os.access(Path(__file__).parent / "stats", os.W_OK):
+        return
+    home = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "neural-prep"
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        usable = os.access(home, os.W_OK)
+    except OSError:
+        usable = False
+    if not usable:
+        home = Path(tempfile.gettempdir()) / f"neural-prep-{os.getuid()}"
+    os.environ["NUMBA_CACHE_DIR"] = str(home)
 
 
 _COMMANDS: dict[str, Callable[[list[str]], int]] = {"stats": _stats}

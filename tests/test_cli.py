@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from neural_prep.cli import main
+from neural_prep.engine.command import run_stats
 
 
 def test_help_imports_nothing_heavy():
@@ -38,7 +39,7 @@ def test_entry(capsys, args, status, out, err):
 
 
 def test_options_of_stats(capsys):
-    assert main(["stats", "--help"]) == 0
+    assert run_stats(["--help"]) == 0
     text = capsys.readouterr().out
     for option in ("--data.path", "--model.lags", "--output.dir", "--trainer.num_nodes"):
         assert option in text

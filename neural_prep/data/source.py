@@ -123,6 +123,11 @@ class Series(Protocol):
         """Uncompressed bytes of each block, `(blocks,)`, without a lag's overlap."""
         ...
 
+    @property
+    def reach(self) -> int:
+        """Most steps that any step has before it in its trajectory: longer lags have no pair."""
+        ...
+
     def predecessor(self, block: int) -> int | None:
         """The block whose last steps come just before `block`'s first; None where none does."""
         ...

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
+import threading
 import time
 import traceback
 import warnings
@@ -25,11 +27,19 @@ from neural_prep.engine.peers import PeerFailedError
 from neural_prep.engine.progress import ReadingProgress
 from neural_prep.engine.reading import ReadError
 from neural_prep.engine.report import show
-from neural_prep.engine.result import OutputOptions, assemble, check_output, write_all
+from neural_prep.engine.result import (
+    OutputOptions,
+    WriteError,
+    assemble,
+    check_output,
+    write_result,
+)
 from neural_prep.engine.stopping import DONE, StopEverywhere, StoppedError, status_of
-from neural_prep.engine.trainer import StatsTrainer, check_flags, torchrun_flags
+from neural_prep.engine.trainer import StatsTrainer, check_flags, check_world, launcher_flags
 from neural_prep.errors import InputError
-from neural_prep.stats.statistics import RunInfo
+from neural_prep.interrupts import SIGNALS
+from neural_prep.stats.accumulate import warm_up
+from neural_prep.stats.statistics import RunInfo, Statistics
 from neural_prep.writers.formats import FormatOptions
 
 _log = logging.getLogger(__name__)
@@ -42,6 +52,15 @@ _DEFAULTS = {
     "enable_progress_bar": False,  # Lightning's counts batches; ours counts all ranks' bytes
     "use_distributed_sampler": False,
 }
+_PATIENCE = 2.0  # seconds before the user is told what takes so long
+_PLAIN = (
+    InputError,
+    StoppedError,
+    ReadError,
+    WriteError,
+    PeerFailedError,
+    OSError,
+)  # errors whose message says it all
 _TURN = 2.0  # seconds in which rank 0 reports a mistake that all ranks find
 
 
@@ -83,7 +102,7 @@ class StatsCLI(LightningCLI):
         """Builds the trainer from flags that have been checked."""
         check_flags(self._get(self.config_init, "trainer"))
         return super().instantiate_trainer(  # type: ignore[return-value]
-            **{**kwargs, "accelerator": "cpu", **torchrun_flags()}
+            **{**kwargs, "accelerator": "cpu", **launcher_flags()}
         )
 
     def before_stats(self) -> None:
@@ -94,16 +113,17 @@ class StatsCLI(LightningCLI):
         self.options = FormatOptions(self.model.parameter_weights)
         plan = self.datamodule.open(self.model.lags)
         check_output(self.output, plan, self.options)
+        check_world(self.trainer)
         for line in plan.source.warnings:
             _log.warning("warning: %s", line)
         _log.info(
-            "%s: %s in %d blocks on %d rank%s",
+            "%s: %s in %s on %s",
             plan.source.path,
             decimal(plan.nbytes),
-            plan.blocks,
-            self.trainer.world_size,
-            "" if self.trainer.world_size == 1 else "s",
+            _count(plan.blocks, "block"),
+            _count(self.trainer.world_size, "rank"),
         )
+        _compile()
 
     def after_stats(self) -> None:
         """Writes the result, from rank 0, and shows it."""
@@ -123,8 +143,8 @@ class StatsCLI(LightningCLI):
             run=run,
             device="cpu",
         )
-        paths = write_all(statistics, self.output, self.options)
-        show(statistics)
+        paths = write_result(statistics, self.output, self.options)
+        _show(statistics)
         _log.info(
             "wrote %s in %s from %s in %.2f s (%s/s)",
             ", ".join(path.name for path in paths),
@@ -139,7 +159,16 @@ def run_stats(args: Sequence[str]) -> int:
     """Runs `neural-prep stats` with these arguments and returns the exit status."""
     if PARENT in os.environ:
         leave_with_parent(int(os.environ[PARENT]))
+    handlers = {signum: signal.getsignal(signum) for signum in SIGNALS}
     _quieten()
+    try:
+        return _run(args)
+    finally:
+        for signum, handler in handlers.items():
+            signal.signal(signum, handler)
+
+
+def _run(args: Sequence[str]) -> int:
     cli = StatsCLI.__new__(StatsCLI)  # known here, whatever its constructor raises
     try:
         cli.__init__(  # type: ignore[misc]
@@ -182,11 +211,33 @@ def _report(error: BaseException, *, is_first: bool | None) -> int:
     early = is_first is None and not isinstance(error, PeerFailedError)
     if early and _own_rank():
         time.sleep(_TURN)  # rank 0 finds the same, and whoever started us ends us meanwhile
-    if isinstance(error, InputError | StoppedError | ReadError | PeerFailedError | OSError):
+    if isinstance(error, _PLAIN):
         sys.stderr.write(f"neural-prep: {' '.join(str(error).split())}\n")
     else:
         traceback.print_exception(error)
     return status_of(error)
+
+
+def _compile() -> None:
+    """Has the arithmetic compiled before ranks start, so that one of them does it and once."""
+    hint = threading.Timer(_PATIENCE, _log.info, ["compiling the arithmetic, once on this machine"])
+    hint.daemon = True
+    hint.start()
+    warm_up()
+    hint.cancel()
+
+
+def _show(statistics: Statistics) -> None:
+    """Prints the tables; who has stopped reading them (`| head`) has the files."""
+    try:
+        show(statistics)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 def _own_rank() -> int:

@@ -19,12 +19,14 @@ class _StrictLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[Hashable] = set()
         for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                continue
             key = self.construct_object(key_node, deep=True)
+            where = f"{key_node.start_mark.name}, line {key_node.start_mark.line + 1}"
+            if not isinstance(key, Hashable):
+                raise InputError(f"{where}: {key!r} is no key; expected a word or a number")
             if key in seen:
-                mark = key_node.start_mark
-                raise InputError(
-                    f"{mark.name}, line {mark.line + 1}: key {key!r} is given twice; keep one"
-                )
+                raise InputError(f"{where}: key {key!r} is given twice; keep one")
             seen.add(key)
         return super().construct_mapping(node, deep)
 
@@ -61,8 +63,15 @@ def read_config(path: str, known: Collection[str]) -> str:
             "model:, data: and output:"
         )
     _check_keys(content, known, path)
-    cleaned = {key: value for key, value in content.items() if value is not None}
+    cleaned = {section: _without_empty(value) for section, value in content.items()}
     return yaml.safe_dump(cleaned, default_flow_style=True, width=1_000_000)
+
+
+def _without_empty(section: Any) -> Any:
+    """A section less its empty keys, which mean their defaults as an empty section does."""
+    if not isinstance(section, dict):
+        return {} if section is None else section
+    return {key: value for key, value in section.items() if value is not None}
 
 
 def _check_keys(content: dict[Any, Any], known: Collection[str], path: str) -> None:
@@ -70,7 +79,7 @@ def _check_keys(content: dict[Any, Any], known: Collection[str], path: str) -> N
     sections = {name.split(".")[0]: name for name in known if "." in name}
     for section, value in content.items():
         if section not in sections:
-            if section not in known:
+            if section not in known or "." in str(section):
                 raise InputError(f"{path}: {unknown_key(str(section), known)}")
         elif isinstance(value, dict):
             for key in value:
@@ -95,6 +104,9 @@ def unknown_key(name: str, known: Collection[str]) -> str:
     section = name.split(".")[0]
     inside = sorted(other for other in known if other.startswith(f"{section}."))
     candidates = (inside or sorted(known)) if "." in name else sections
+    if name in known:
+        key = name.split(".")[1]
+        return f"{name} stands outside its section; write it as {section}: {{{key}: ...}}"
     nearest = difflib.get_close_matches(name, candidates, n=1, cutoff=0.0)
     return f"{name} is not a known key; the nearest is {nearest[0]}"
 
@@ -112,6 +124,13 @@ def explain(message: str) -> str:
         return f"{required[1]} is not given; set it in the YAML file or with --{required[1]}"
     line = re.sub(r'^Parser key "(?:stats\.)?([^"]*)":', r"\1:", line)
     line = re.sub(r"Does not validate against any of the Union subtypes.*?Errors: - ", "", line)
-    line = re.sub(r" - Expected a <class 'NoneType'>.*", "", line)
+    line = re.sub(
+        r" - Expected a <class 'NoneType'>(?: Given value type: \S+ \S+)?(?: Given value: (.*))?$",
+        r". Got value: \1",
+        line,
+    )
+    line = re.sub(r"invalid literal for int\(\) with base 10:", "Expected int, not", line)
+    if "Expected a <class 'str'>" in line:
+        line += "; put it in quotes"
     line = re.sub(r"typing\.Literal\[([^]]*)\]", r"one of \1", line)
     return re.sub(r"Expected an? ", "Expected ", re.sub(r"<class '([^']*)'>", r"\1", line))

@@ -19,9 +19,15 @@ from typing import Any
 from lightning.pytorch import Trainer
 from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 
+from neural_prep.interrupts import STOPPED, before_exit
+
 PARENT = "NEURAL_PREP_PARENT"  # environment variable: the process that started this rank
 _POLL = 0.2  # seconds
 _GRACE = 5.0  # seconds that rank 0 has to end by itself once another rank has failed
+_HINTS = {
+    "SIGKILL": " (out of memory? use fewer ranks)",
+    "SIGBUS": " (was a file cut off while it was read?)",
+}
 _PATIENCE = 3.0  # seconds from SIGTERM to SIGKILL
 
 
@@ -46,17 +52,18 @@ class RankLauncher(_SubprocessScriptLauncher):
         os.environ[PARENT] = str(os.getpid())
         self._call_children_scripts()
         del os.environ[PARENT]
+        before_exit(self.end_all)
         threading.Thread(target=self._watch, daemon=True, name="launcher").start()
         result = function(*args, **kwargs)
         for process in self.procs:
             process.wait()
         return result
 
-    def end_all(self) -> None:
+    def end_all(self, signum: signal.Signals = signal.SIGTERM) -> None:
         """Ends every rank that this process started; returns when none is left."""
         self._ending = True
         for process in self.procs:
-            process.terminate()
+            process.send_signal(signum)
         deadline = time.monotonic() + _PATIENCE
         for process in self.procs:
             try:
@@ -76,13 +83,18 @@ class RankLauncher(_SubprocessScriptLauncher):
             if failed:
                 break
         rank, code = failed[0]
+        if code in (-signal.SIGINT, -signal.SIGTERM):
+            code = STOPPED
         if code < 0:
             name = signal.Signals(-code).name
-            hint = " (out of memory? use fewer ranks)" if name == "SIGKILL" else ""
-            sys.stderr.write(f"neural-prep: rank {rank} was killed by {name}{hint}\n")
-            code = 128 - code
-        else:
-            time.sleep(_GRACE)
+            sys.stderr.write(
+                f"neural-prep: rank {rank} was killed by {name}{_HINTS.get(name, '')}\n"
+            )
+            self.end_all(signal.SIGKILL)  # quietly: they have nothing to add
+            os._exit(128 - code)
+        time.sleep(_GRACE)
+        if code == STOPPED:
+            sys.stderr.write(f"neural-prep: rank {rank} was stopped by a signal; start again\n")
         self.end_all()
         os._exit(code)
 

@@ -16,9 +16,11 @@ from neural_prep.engine.peers import Peers
 from neural_prep.engine.plan import Plan
 from neural_prep.engine.reading import Batch
 from neural_prep.errors import InputError
-from neural_prep.stats.accumulate import SeriesAccumulator, warm_up
+from neural_prep.stats.accumulate import SeriesAccumulator
 from neural_prep.stats.blocks import MergeTree
 from neural_prep.stats.moments import Record
+
+_LONGEST_LAG = 2**31 - 1
 
 
 class StatsModule(LightningModule):
@@ -77,7 +79,6 @@ class StatsModule(LightningModule):
         if self._threads > 1:
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="arithmetic")
         self._trees = [MergeTree(length) for length in self.plan.lengths]
-        warm_up()
         self.peers.wait_for_all("ready", self._idle)
         self._begun = time.perf_counter()
 
@@ -126,7 +127,9 @@ class StatsModule(LightningModule):
         if series not in self._accumulators:
             columns = self.plan.source.series[series].columns
             self._accumulators = {
-                series: SeriesAccumulator(len(columns), self.plan.lags_of(series))
+                series: SeriesAccumulator(
+                    len(columns), self.plan.lags_of(series), self.plan.reach_of(series)
+                )
             }
         return self._accumulators[series]
 
@@ -167,8 +170,10 @@ class StatsModule(LightningModule):
 
 def _check_lags(lags: list[int]) -> tuple[int, ...]:
     for lag in lags:
-        if lag < 1:
-            raise InputError(f"model.lags: {lag} is no lag; expected whole numbers from 1 up")
+        if not 1 <= lag <= _LONGEST_LAG:
+            raise InputError(
+                f"model.lags: {lag} is no lag; expected whole numbers from 1 to {_LONGEST_LAG}"
+            )
     repeated = [lag for lag in lags if lags.count(lag) > 1]
     if repeated:
         raise InputError(f"model.lags: {repeated[0]} is given more than once; give each lag once")

@@ -8,13 +8,14 @@ while it waits. A process on its own has a store of its own.
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 from collections.abc import Callable
 
 import torch.distributed as dist
 from torch.distributed import DistError, HashStore, PrefixStore, Store, distributed_c10d  # type: ignore[attr-defined]
+
+from neural_prep.interrupts import leave
 
 _POLL = 0.2  # seconds
 _GRACE = 4.0  # seconds that a rank has to end by itself once another has failed
@@ -72,7 +73,7 @@ class Peers:
 
     def explain(self, error: BaseException) -> BaseException:
         """What really happened where a collective failed: a peer that failed, or was killed."""
-        lost = isinstance(error, DistError) or "closed by peer" in str(error)
+        lost = isinstance(error, DistError) or "by peer" in str(error)
         if not (isinstance(error, RuntimeError) and lost):
             return error
         deadline = time.monotonic() + 1.0  # a peer's word may be on its way
@@ -141,14 +142,4 @@ class Peers:
     def _leave_after(self, seconds: float, failure: PeerFailedError) -> None:
         """Ends the process where the main thread cannot, being in a collective or a hung read."""
         if not self._stopped.wait(seconds):
-            for action in _before_exit:
-                action()
-            os._exit(failure.status)
-
-
-_before_exit: list[Callable[[], None]] = []
-
-
-def before_forced_exit(action: Callable[[], None]) -> None:
-    """Registers what must happen before `os._exit`: ending child processes."""
-    _before_exit.append(action)
+            leave(failure.status)

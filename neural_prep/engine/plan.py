@@ -54,6 +54,11 @@ class Plan:
         """The lags that a series has differences for: none in the static group."""
         return () if self.source.series[series].group == "static" else self.lags
 
+    def reach_of(self, series: int) -> int:
+        """The longest lag that has a pair in a series; 0 where none has."""
+        reach = self.source.series[series].reach
+        return max((lag for lag in self.lags_of(series) if lag <= reach), default=0)
+
     def runs(self, rank: int, ranks: int) -> tuple[Run, ...]:
         """The rank's part, cut at the series' ends; empty where ranks outnumber blocks."""
         return _cut_at_series(self.lengths, self._shares(ranks)[rank])

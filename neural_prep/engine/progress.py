@@ -35,8 +35,8 @@ class ReadingProgress(Callback):
         self._task = TaskID(0)
         self._begun = self._shown = 0.0
 
-    def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Puts up the bar."""
+    def on_predict_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Puts up the bar, now that all ranks are ready."""
         self._begun = self._shown = time.monotonic()
         if trainer.is_global_zero and sys.stderr.isatty():
             self._bar = _make_bar()
@@ -49,7 +49,7 @@ class ReadingProgress(Callback):
 
     def on_waiting(self, trainer: Trainer, module: StatsModule) -> None:
         """Moves the bar, or writes a line when it is time."""
-        if not trainer.is_global_zero:
+        if not trainer.is_global_zero or not self._begun:
             return
         done = module.peers.total_bytes
         if self._bar is not None:

@@ -96,7 +96,7 @@ class PieceReader:
                 before = series.predecessor(block)
                 spans = series.spans(
                     block,
-                    lag=max(self._plan.lags_of(run.series), default=0),
+                    lag=self._plan.reach_of(run.series),
                     piece_steps=self._piece_steps,
                     continued=before is not None and before >= run.blocks.start,
                 )

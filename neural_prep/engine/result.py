@@ -21,7 +21,8 @@ from neural_prep.stats.statistics import (
     Statistics,
     summarise,
 )
-from neural_prep.writers.formats import FormatOptions, find_format
+from neural_prep.writers.formats import FormatOptions, find_format, write_formats
+from neural_prep.writers.weights import parameter_weights
 
 ALWAYS = "json"  # the contract that other tools read
 
@@ -64,8 +65,11 @@ def check_output(output: OutputOptions, plan: Plan, options: FormatOptions) -> N
     groups = {
         group.name: [variable.name for variable in group.variables] for group in plan.source.groups
     }
-    for name in output.names:
-        find_format(name).check(groups, plan.lags, options)
+    formats = [find_format(name) for name in output.names]
+    for each in formats:
+        each.check(groups, plan.lags, options)
+    if options.parameter_weights is not None:
+        parameter_weights(groups.get("state", []), options.parameter_weights)
     directory = output.directory
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -76,6 +80,9 @@ def check_output(output: OutputOptions, plan: Plan, options: FormatOptions) -> N
             f"output.dir: {directory} cannot be written to ({os.strerror(error.errno or 0)}); "
             "choose another folder"
         ) from error
+    for path in (directory / name for each in formats for name in each.FILES):
+        if path.exists() and not path.is_file():
+            raise InputError(f"output.dir: {path} is no file, so it cannot be replaced; remove it")
 
 
 def assemble(
@@ -125,10 +132,23 @@ def _summarise(plan: Plan, group: Group, records: Sequence[Record]) -> GroupStat
     )
 
 
-def write_all(statistics: Statistics, output: OutputOptions, options: FormatOptions) -> list[Path]:
-    """Writes every format and returns the files' paths."""
-    return [
-        path
-        for name in output.names
-        for path in find_format(name).write(statistics, output.directory, options)
-    ]
+class WriteError(Exception):
+    """The result cannot be written; the files that were there are still whole."""
+
+
+def write_result(
+    statistics: Statistics, output: OutputOptions, options: FormatOptions
+) -> tuple[Path, ...]:
+    """Writes every format, all files or none, and returns their paths.
+
+    Raises:
+        WriteError: if one cannot be written.
+    """
+    try:
+        return write_formats(output.names, statistics, output.directory, options)
+    except OSError as error:
+        raise WriteError(
+            f"output.dir: the result cannot be written to {output.directory} "
+            f"({os.strerror(error.errno or 0)}); files that were there are unchanged; make room or "
+            "choose another folder, and start again"
+        ) from error

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from types import FrameType
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from neural_prep.engine.launcher import RankLauncher
 from neural_prep.engine.module import StatsModule
-from neural_prep.engine.peers import PeerFailedError, before_forced_exit
+from neural_prep.engine.peers import PeerFailedError
 from neural_prep.errors import InputError
+from neural_prep.interrupts import SIGNALS, STOPPED, leave, stopped_by
 
-DONE, FAILED, WRONG_INPUT, STOPPED = 0, 1, 2, 75  # exit statuses
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+DONE, FAILED, WRONG_INPUT = 0, 1, 2  # exit statuses, besides `STOPPED`
 
 
 class StoppedError(Exception):
     """A signal asked the run to stop."""
 
     def __init__(self, signum: int) -> None:
-        super().__init__(f"stopped by {signal.Signals(signum).name}; start again")
+        super().__init__(stopped_by(signum))
 
 
 def status_of(error: BaseException) -> int:
@@ -40,17 +37,13 @@ class StopEverywhere(Callback):
 
     def __init__(self) -> None:
         self._signum: int | None = None
-        self._before: dict[signal.Signals, Any] = {}
         self.cause: BaseException | None = None  # what ended this rank, once it has ended
         self.is_first: bool | None = None  # to fail among all ranks, once this one has
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Takes the signals over: Lightning's own handlers log them and go on."""
-        launcher = trainer.strategy.launcher
-        if isinstance(launcher, RankLauncher):
-            before_forced_exit(launcher.end_all)
-        for signum in _SIGNALS:
-            self._before[signum] = signal.signal(signum, self._receive)
+        for signum in SIGNALS:
+            signal.signal(signum, self._receive)
 
     def on_predict_batch_start(self, trainer: Trainer, *_: Any) -> None:
         """Stops between two pieces."""
@@ -74,13 +67,7 @@ class StopEverywhere(Callback):
             return
         self.is_first = peers.fail(status_of(exception)) == peers.rank
 
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Gives the signals back."""
-        for signum, handler in self._before.items():
-            signal.signal(signum, handler)
-        self._before.clear()
-
     def _receive(self, signum: int, frame: FrameType | None) -> None:
         if self._signum is not None:  # asked twice: at once
-            os._exit(STOPPED)
+            leave(STOPPED)
         self._signum = signum

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy
 
@@ -51,10 +52,11 @@ def check_flags(flags: Mapping[str, Any]) -> None:
         InputError: naming the flag, its value and the remedy.
     """
     for name, (harmless, instead) in _REFUSED.items():
-        if name in flags and flags[name] not in harmless:
+        # Types count too: to Lightning, 1 is one batch and 1.0 all of them.
+        value = flags.get(name, harmless[0])
+        if not any(value == each and type(value) is type(each) for each in harmless):
             raise InputError(
-                f"trainer.{name}: {flags[name]!r} would change what is counted; leave it out: "
-                f"{instead}"
+                f"trainer.{name}: {value!r} would change what is counted; leave it out: {instead}"
             )
     strategy = flags.get("strategy", "auto")
     if strategy not in _STRATEGIES:
@@ -68,9 +70,40 @@ def check_flags(flags: Mapping[str, Any]) -> None:
         )
 
 
-def torchrun_flags() -> dict[str, int]:
-    """The numbers of ranks and nodes where torchrun started this process, else nothing."""
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        return {}
-    local = int(os.environ["LOCAL_WORLD_SIZE"])
-    return {"devices": local, "num_nodes": int(os.environ["WORLD_SIZE"]) // local}
+def launcher_flags() -> dict[str, Any]:
+    """What follows from whoever started this process.
+
+    torchrun says how many ranks and nodes there are. Slurm's job must not requeue itself by
+    Lightning's handler: the status says that it may be started again.
+    """
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        local = int(os.environ["LOCAL_WORLD_SIZE"])
+        return {"devices": local, "num_nodes": int(os.environ["WORLD_SIZE"]) // local}
+    if SLURMEnvironment.detect():
+        return {"plugins": [SLURMEnvironment(auto_requeue=False)]}
+    return {}
+
+
+def check_world(trainer: Trainer) -> None:
+    """Holds the trainer's numbers of ranks and nodes against those that were started.
+
+    Raises:
+        InputError: if they differ.
+    """
+    if not isinstance(trainer.strategy, DDPStrategy):
+        tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))  # what srun started
+        if tasks > 1:
+            raise InputError(
+                f"trainer.devices: 1 rank, but Slurm started {tasks} tasks; "
+                "set trainer.devices to the tasks of a node and trainer.num_nodes to the nodes"
+            )
+        return
+    environment = trainer.strategy.cluster_environment
+    assert environment is not None
+    try:
+        environment.validate_settings(trainer.num_devices, trainer.num_nodes)
+    except ValueError as error:
+        raise InputError(
+            f"trainer.devices: {trainer.num_devices} on each of {trainer.num_nodes} nodes is not "
+            f"what was started: {error}"
+        ) from error

@@ -29,12 +29,18 @@ class SeriesAccumulator:
 
     It remembers the last steps of each part of the grid, because the next block of that part needs
     them for its lags.
+
+    Args:
+        variables: Number of variables.
+        lags: The lags, each at least 1.
+        reach: The longest lag that has a pair, so that no more steps are remembered than are
+            needed; None: the longest of the lags.
     """
 
-    def __init__(self, variables: int, lags: Sequence[int]) -> None:
+    def __init__(self, variables: int, lags: Sequence[int], reach: int | None = None) -> None:
         self._lags = np.asarray(lags, np.int64)
         self._record = empty(1 + len(lags), variables)
-        self._longest = int(self._lags.max(initial=1))
+        self._longest = max(max(lags, default=1) if reach is None else reach, 1)
         self._tails: dict[int, _Tail] = {}
 
     def add(

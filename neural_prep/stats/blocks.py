@@ -8,7 +8,7 @@ node to its left.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -90,11 +90,6 @@ class MergeTree:
         if (level, index) in self.nodes:
             raise ValueError(f"blocks of node {node} were counted twice")
         self.nodes[level, index] = record
-
-    def add_all(self, nodes: Iterable[tuple[Node, Record]]) -> None:
-        """Adds many nodes."""
-        for node, record in nodes:
-            self.add(node, record)
 
     def root(self) -> Record:
         """The record of all blocks.

@@ -46,7 +46,7 @@ def _of_pairs(group: GroupStatistics, lag: int, pairs: Summary) -> Iterator[str]
     if pairs.missing[lacking].any():
         reason = "a value is missing at one end of each"
     else:
-        reason = f"no trajectory has more than {lag} steps"
+        reason = f"no trajectory has more than {lag} step{'s' if lag > 1 else ''}"
     if lacking.size == np.count_nonzero(present):
         yield f"{group.name}: no pair of steps for lag {lag}: {reason}"
         return

@@ -1,4 +1,4 @@
-"""What a format offers: each module of this package with `check` and `write` is one.
+"""What a format offers: each module of this package with `check` and `render` is one.
 
 A new format is a new file here and nothing else; it goes by the file's name. Only the module asked
 for is imported, because some bring heavy packages along; all of them are when a name is unknown,
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import logging
 import pkgutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ from typing import Protocol, cast
 from neural_prep import writers
 from neural_prep.errors import InputError
 from neural_prep.stats.statistics import Statistics
+from neural_prep.writers.atomic import replacing
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +36,18 @@ class FormatOptions:
 
 
 class Format(Protocol):
-    """A module that writes results in one format."""
+    """A module that renders results in one format.
+
+    Attributes:
+        FILES: Names of all files that it may write.
+    """
+
+    FILES: tuple[str, ...]
 
     def check(
         self, groups: Mapping[str, Sequence[str]], lags: Sequence[int], options: FormatOptions
     ) -> None:
-        """Says before the work what would keep `write` from succeeding after it.
+        """Says before the work what would keep `render` from succeeding after it.
 
         Args:
             groups: Each group's variable names.
@@ -49,15 +59,36 @@ class Format(Protocol):
         """
         ...
 
-    def write(
-        self, statistics: Statistics, directory: Path, options: FormatOptions
-    ) -> tuple[Path, ...]:
-        """Replaces the format's files in `directory`, which exists, and returns their paths.
-
-        Raises:
-            OSError: if a file cannot be written; the old ones are then still whole.
-        """
+    def render(self, statistics: Statistics, options: FormatOptions) -> dict[str, bytes]:
+        """The files' contents by their names, which are among `FILES`."""
         ...
+
+
+def write_formats(
+    names: Sequence[str], statistics: Statistics, directory: Path, options: FormatOptions
+) -> tuple[Path, ...]:
+    """Replaces the files of several formats, all of them or none, and returns their paths.
+
+    Files that an earlier run left and this one does not write stay, with a warning.
+
+    Raises:
+        OSError: if a file cannot be written; the old ones are then still whole.
+    """
+    formats = [find_format(name) for name in names]
+    contents: dict[str, bytes] = {}
+    for each in formats:
+        contents.update(each.render(statistics, options))
+    paths = tuple(directory / name for name in contents)
+    with replacing(*paths) as files:
+        for file, content in zip(files, contents.values(), strict=True):
+            file.write(content)
+    for stale in sorted({name for each in formats for name in each.FILES} - set(contents)):
+        if (directory / stale).exists():
+            logger.warning(
+                "warning: %s is an earlier run's: this run has nothing to write there",
+                directory / stale,
+            )
+    return paths
 
 
 def find_format(name: str) -> Format:
@@ -81,7 +112,7 @@ def _load(name: str) -> Format | None:
     """The module as a format, or None where it is none."""
     module = importlib.import_module(f"{writers.__name__}.{name}")
     is_format = callable(getattr(module, "check", None)) and callable(
-        getattr(module, "write", None)
+        getattr(module, "render", None)
     )
     return cast(Format, module) if is_format else None
 

@@ -11,29 +11,25 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import neural_prep
 from neural_prep.stats.statistics import GroupStatistics, Statistics, Summary
-from neural_prep.writers.atomic import replacing
 from neural_prep.writers.formats import FormatOptions
 
 SCHEMA = "neural-prep/statistics/1"
 FILE = "statistics.json"
+FILES = (FILE,)
 
 
 def check(groups: Mapping[str, Sequence[str]], lags: Sequence[int], options: FormatOptions) -> None:
     """Every result can be written as JSON."""
 
 
-def write(statistics: Statistics, directory: Path, options: FormatOptions) -> tuple[Path, ...]:
-    """Replaces `statistics.json`."""
-    path = directory / FILE
+def render(statistics: Statistics, options: FormatOptions) -> dict[str, bytes]:
+    """The content of `statistics.json`."""
     text = "".join(f"{line}\n" for line in _lines(document(statistics, datetime.now(UTC))))
-    with replacing(path) as (file,):
-        file.write(text.encode())
-    return (path,)
+    return {FILE: text.encode()}
 
 
 def document(statistics: Statistics, created: datetime) -> dict[str, Any]:

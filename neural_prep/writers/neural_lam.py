@@ -15,10 +15,9 @@ Source: names, shapes and types are those of neural-lam's `create_parameter_weig
 
 from __future__ import annotations
 
+import io
 import logging
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -26,12 +25,19 @@ from numpy.typing import NDArray
 
 from neural_prep.errors import InputError
 from neural_prep.stats.statistics import GroupStatistics, Statistics
-from neural_prep.writers.atomic import replacing
 from neural_prep.writers.formats import FormatOptions
 from neural_prep.writers.weights import parameter_weights
 
 STATE = "state"
 FLUX = "flux"
+FILES = (
+    "parameter_mean.pt",
+    "parameter_std.pt",
+    "diff_mean.pt",
+    "diff_std.pt",
+    "flux_stats.pt",
+    "parameter_weights.npy",
+)
 
 logger = logging.getLogger(__name__)
 
@@ -52,20 +58,16 @@ def check(groups: Mapping[str, Sequence[str]], lags: Sequence[int], options: For
         parameter_weights(groups[STATE], options.parameter_weights)
 
 
-def write(statistics: Statistics, directory: Path, options: FormatOptions) -> tuple[Path, ...]:
-    """Replaces the `.pt` files and, where a table of weights is given, `parameter_weights.npy`."""
-    arrays = _contents(statistics, options)
-    paths = tuple(directory / name for name in arrays)
-    with replacing(*paths) as files:
-        for file, path in zip(files, paths, strict=True):
-            _save(file, arrays[path.name].astype(np.float32), path.suffix)
-    return paths
+def render(statistics: Statistics, options: FormatOptions) -> dict[str, bytes]:
+    """The `.pt` files and, where a table of weights is given, `parameter_weights.npy`."""
+    arrays = _arrays(statistics, options)
+    return {name: _save(name, array.astype(np.float32)) for name, array in arrays.items()}
 
 
-def _contents(statistics: Statistics, options: FormatOptions) -> dict[str, NDArray[np.float64]]:
+def _arrays(statistics: Statistics, options: FormatOptions) -> dict[str, NDArray[np.float64]]:
     """Each file's array by the file's name."""
     state, flux = statistics.group(STATE), statistics.group(FLUX)
-    assert state is not None, "`check` comes before `write`"
+    assert state is not None, "`check` comes before `render`"
     mean, std = _mean_std(state)
     diff_mean, diff_std = _standardised_differences(state)
     arrays = {
@@ -115,8 +117,10 @@ def _standardised_differences(
     return mean, std
 
 
-def _save(file: BinaryIO, array: NDArray[np.float32], suffix: str) -> None:
-    if suffix == ".npy":
+def _save(name: str, array: NDArray[np.float32]) -> bytes:
+    file = io.BytesIO()
+    if name.endswith(".npy"):
         np.save(file, array, allow_pickle=False)
     else:
         torch.save(torch.from_numpy(array), file)
+    return file.getvalue()

@@ -71,21 +71,31 @@ def test_both_ranks_raise_and_one_is_heard(start_job, write_samples, tmp_path):
 
 
 @pytest.fixture
-def long_job(start_job, write_samples, tmp_path):
+def long_job(start_long_job):
     """A job of two ranks that is reading, for long enough to be disturbed."""
+    return start_long_job()
+
+
+@pytest.fixture
+def start_long_job(start_job, write_samples, tmp_path):
+    """Starts such a job."""
     root, _ = write_samples(tmp_path / "store", 12, steps=300, grid=(60, 100), features=17)
     lags = str(list(range(1, 30)))
     args = ("--data.path", root, *ARGS, "--model.lags", lags, "--output.dir", tmp_path / "out")
-    job = start_job(*args, ranks=2)
-    wait_until_reading(job, root)
-    return job
+
+    def start(**how):
+        job = start_job(*args, **{"ranks": 2, **how})
+        wait_until_reading(job, root, how.get("ranks", 2))
+        return job
+
+    return start
 
 
-def wait_until_reading(job, root):
+def wait_until_reading(job, root, ranks):
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         reading = [pid for pid in job.pids() if str(root) in read_maps(pid)]
-        if len(reading) == 2:
+        if len(reading) == ranks:
             return
         assert job.process.poll() is None, job.process.stderr.read()
         time.sleep(0.05)
@@ -127,3 +137,28 @@ def test_a_signal_ends_all_ranks(long_job, tmp_path, victim, signum, status, sai
     assert "Traceback" not in done.err
     assert long_job.none_left()
     assert not (tmp_path / "out" / "statistics.json").exists()
+
+
+def test_one_death_among_three_is_one_line(start_long_job):
+    job = start_long_job(ranks=3)
+    os.kill(child_of(job), signal.SIGKILL)
+    done = job.wait(timeout=SECONDS)
+    assert done.status == 128 + signal.SIGKILL
+    (line,) = [line for line in done.err.splitlines() if line.startswith("neural-prep: ")]
+    assert "was killed by SIGKILL" in line
+    assert job.none_left()
+
+
+def test_a_death_under_torchrun(start_long_job):
+    job = start_long_job(torchrun=True)
+    ranks = [pid for pid in job.pids() if "neural_prep.cli" in command_of(pid)]
+    os.kill(max(ranks), signal.SIGKILL)
+    done = job.wait(timeout=SECONDS)
+    assert done.status == 1
+    assert job.none_left()
+
+
+def command_of(pid):
+    with open(f"/proc/{pid}/cmdline") as command:
+        parts = command.read().split("\0")
+    return "" if "torch.distributed.run" in parts else " ".join(parts)

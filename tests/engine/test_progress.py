@@ -15,15 +15,15 @@ from neural_prep.engine.progress import ReadingProgress
 
 @pytest.fixture
 def big_enough(write_samples, tmp_path):
-    root, _ = write_samples(tmp_path / "store", 4, steps=200, grid=(50, 60), features=6)
+    root, _ = write_samples(tmp_path / "store", 4, steps=400, grid=(50, 60), features=6)
     return ["--data.path", str(root), "--data.split", "train", "--data.piece_steps", "1"]
 
 
 def test_lines_without_a_terminal(big_enough, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("neural_prep.engine.progress._EVERY", 0.3)
+    monkeypatch.setattr("neural_prep.engine.progress._EVERY", 0.05)
     assert run_stats([*big_enough, "--output.dir", str(tmp_path / "out")]) == 0
     lines = capsys.readouterr().err.splitlines()
-    form = r"\d+\.\d [kM]B of 57\.6 MB \(\d+ %\), [\d.]+ [kM]B/s, \d+ s left"
+    form = r"\d+\.\d [kM]B of 115\.2 MB \(\d+ %\), [\d.]+ [kM]B/s, \d+ s left"
     assert [line for line in lines if re.fullmatch(form, line)]
     assert lines[-1].startswith("wrote statistics.json in ")
 
@@ -42,7 +42,7 @@ def test_bar_on_a_terminal(big_enough, tmp_path):
     assert process.wait(timeout=60) == 0
     os.close(ours)
     assert "reading" in text
-    assert "57.6/57.6 MB" in text
+    assert "115.2/115.2 MB" in text
     assert text.count("wrote statistics.json") == 1
 
 

@@ -334,7 +334,8 @@ def test_real_files(write, summarise, name, zarr_format):
     pytest.importorskip("netCDF4")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what xarray and netCDF4 say about odd files
-        raw = xr.open_dataset(SHARED / name, decode_times=False, mask_and_scale=False).load()
+        with xr.open_dataset(SHARED / name, decode_times=False, mask_and_scale=False) as opened:
+            raw = opened.load()
     for variable in raw.variables.values():
         variable.encoding = {}
     source = open_source(StoreOptions(write(raw, zarr_format), block_bytes=200_000))
@@ -344,3 +345,16 @@ def test_real_files(write, summarise, name, zarr_format):
     keys = ("count", "missing", "min", "max")
     for variable, expected in truth.items():
         assert found["state", variable] == {key: expected[key] for key in keys}
+
+
+def test_two_variables_of_one_name(tmp_path):
+    data = xr.Dataset(
+        {
+            "t": (("time", "level", "x"), np.zeros((2, 2, 3), np.float32)),
+            "t_500": (("time", "x"), np.zeros((2, 3), np.float32)),
+        },
+        coords={"time": np.arange(2).astype("datetime64[D]"), "level": [850, 500]},
+    )
+    data.to_zarr(tmp_path / "store", zarr_format=2, consolidated=False)
+    with pytest.raises(InputError, match=r"two variables are named t_500: one from t in .*, one"):
+        open_source(StoreOptions(str(tmp_path / "store")))

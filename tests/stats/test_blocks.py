@@ -161,7 +161,8 @@ def test_appended_blocks_leave_complete_nodes(blocks, appended):
 )
 def test_a_hole_or_a_repeated_block_is_an_error(added, blocks):
     tree = MergeTree(blocks)
-    tree.add_all((node, RECORDS[0]) for node in added)
+    for node in added:
+        tree.add(node, RECORDS[0])
     with pytest.raises(ValueError, match=f"{blocks} blocks don't merge to one"):
         tree.root()
 
@@ -169,7 +170,8 @@ def test_a_hole_or_a_repeated_block_is_an_error(added, blocks):
 @pytest.mark.parametrize("before", [[], [(0, 1)]], ids=["alone", "merged"])
 def test_the_same_node_twice_is_an_error(before):
     tree = MergeTree(2)
-    tree.add_all((node, RECORDS[0]) for node in [*before, (0, 0)])
+    for node in [*before, (0, 0)]:
+        tree.add(node, RECORDS[0])
     with pytest.raises(ValueError, match=r"counted twice|don't merge to one"):
         tree.add((0, 0), RECORDS[0]) or tree.root()
 
@@ -182,9 +184,11 @@ def test_4096_ranks():
     one[COUNT] = 1
     for run in split_runs(np.full(blocks, 64_000_000), 4096):
         own = MergeTree(blocks)
-        own.add_all(((0, block), one) for block in run)
+        for block in run:
+            own.add((0, block), one)
         sent.append(len(own.nodes))
-        tree.add_all(own.nodes.items())
+        for node, record in own.nodes.items():
+            tree.add(node, record)
     assert max(sent) <= 2 * math.log2(blocks) + 2
     assert tree.root()[COUNT].item() == blocks
 

@@ -14,7 +14,7 @@ FORMATS = ["json", "neural_lam"]
 def test_a_format_is_found_by_its_name(name):
     found = find_format(name)
     assert found.__name__ == f"neural_prep.writers.{name}"
-    for function in ("check", "write"):
+    for function in ("check", "render"):
         protocol = inspect.signature(getattr(Format, function))
         assert str(inspect.signature(getattr(found, function))) == str(protocol).replace(
             "self, ", ""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import neural_prep
-from neural_prep.writers.formats import FormatOptions, find_format
+from neural_prep.writers.formats import FormatOptions, find_format, write_formats
 
 NAN = np.nan
 
@@ -21,7 +21,7 @@ def statistics(two_pass):
 
 
 def write(statistics, folder):
-    (path,) = find_format("json").write(statistics, folder, FormatOptions())
+    (path,) = write_formats(["json"], statistics, folder, FormatOptions())
     return path
 
 

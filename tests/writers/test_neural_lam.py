@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from neural_prep.errors import InputError
-from neural_prep.writers.formats import FormatOptions, find_format
+from neural_prep.writers.formats import FormatOptions, find_format, write_formats
 
 neural_lam = find_format("neural_lam")
 
@@ -25,7 +25,8 @@ def field(*columns: list[float]) -> np.ndarray:
 
 
 def write(two_pass, folder, *groups, options=None):
-    return neural_lam.write(two_pass.statistics(*groups), folder, options or FormatOptions())
+    statistics = two_pass.statistics(*groups)
+    return write_formats(["neural_lam"], statistics, folder, options or FormatOptions())
 
 
 def test_agrees_with_the_published_definitions(two_pass, neural_lam_oracle, tmp_path):

@@ -113,6 +113,11 @@ class BlockPlan:
         sizes = np.minimum(len(self.age) - starts, self.chunk)
         return np.where(np.logical_or.reduceat(self.age >= 0, starts), sizes, 0)
 
+    @cached_property
+    def reach(self) -> int:
+        """The greatest age of a step."""
+        return int(self.age.max())
+
     @property
     def blocks_per_run(self) -> int:
         """Blocks along the steps of one run, or of `runs` of them."""

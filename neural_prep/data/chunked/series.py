@@ -97,6 +97,11 @@ class ChunkedSeries:
         """Stored bytes of each block, without a lag's overlap."""
         return self.plan.block_nbytes
 
+    @property
+    def reach(self) -> int:
+        """Most steps of a trajectory before any of its steps; see `Series.reach`."""
+        return self.plan.reach
+
     def predecessor(self, block: int) -> int | None:
         """The block with the same part just before in the same run."""
         return self.plan.predecessor(block)

@@ -71,6 +71,7 @@ def build_source(
             series += cut_array(part.data, name, columns, options.block_bytes)
             variables += (_packed(variable, part.data) for variable in part.variables)
             arrays.append({"group": name, "columns": columns} | _describe(part.data))
+        _check_names(variables, parts)
         described.append(_group(name, variables, parts))
     data = [part.data for parts in groups.values() for part in parts]
     lines = {id(line): line for each in data for line in (each.time, each.run) if line is not None}
@@ -95,6 +96,19 @@ def build_source(
         tuple(dict.fromkeys([*warnings, *notes, *_zero_fill(data)])),
         identity,
     )
+
+
+def _check_names(variables: Sequence[Variable], parts: Sequence[Part]) -> None:
+    """Refuses two variables of one name: nobody could tell their results apart."""
+    places: dict[str, str] = {}
+    arrays = [part.data.place for part in parts for _ in part.variables]
+    for variable, place in zip(variables, arrays, strict=True):
+        if variable.name in places:
+            raise InputError(
+                f"two variables are named {variable.name}: one from {places[variable.name]}, one "
+                f"from {place}; rename one of them in the store"
+            )
+        places[variable.name] = place
 
 
 def check_array(store: ZarrStore, name: str, axes: Axes, times: StoreTimes) -> DataArray:

@@ -134,6 +134,11 @@ class FileSeries:
     def _step_nbytes(self) -> int:
         return int(np.prod(self.shape)) * self.files[0].dtype.itemsize
 
+    @property
+    def reach(self) -> int:
+        """Steps of the longest file before its last; see `Series.reach`."""
+        return int(np.diff(self._starts).max()) - 1
+
     def predecessor(self, block: int) -> int | None:
         """None: no trajectory spans two files."""
         return None
