@@ -232,7 +232,7 @@ def _show(statistics: Statistics) -> None:
     try:
         show(statistics)
         sys.stdout.flush()
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):  # the latter is rich's, for the same reason
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -35,7 +35,15 @@ class Finished:
 class Job:
     """The command, started with `ranks` ranks in a process group that is waited for."""
 
-    def __init__(self, args: list[str], *, ranks: int, torchrun: bool, cwd: Path) -> None:
+    def __init__(
+        self,
+        args: list[str],
+        *,
+        ranks: int,
+        torchrun: bool,
+        cwd: Path,
+        environment: dict[str, str],
+    ) -> None:
         self.mark = uuid.uuid4().hex
         self.begun = time.monotonic()
         command = ["-m", "neural_prep.cli", "stats", *args]
@@ -46,7 +54,7 @@ class Job:
         self.process = subprocess.Popen(
             [sys.executable, *command],
             cwd=cwd,
-            env={**_clean_environment(), _MARK: self.mark},
+            env={**_clean_environment(), **environment, _MARK: self.mark},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -104,7 +112,8 @@ def start_up(tmp_path_factory, compiled):
     (folder / "samples" / "train").mkdir(parents=True)
     np.save(folder / "samples/train/nwp_2022010100_mbr000.npy", np.zeros((2, 1, 1, 1)))
     args = ["--data.path", str(folder), "--data.split", "train"]
-    job = Job([*args, "--output.dir", str(folder / "out")], ranks=2, torchrun=False, cwd=folder)
+    args += ["--output.dir", str(folder / "out")]
+    job = Job(args, ranks=2, torchrun=False, cwd=folder, environment={})
     done = job.wait()
     assert done.status == 0, done.err
     return done.seconds
@@ -115,9 +124,16 @@ def start_job():
     """Starts the command; whatever is left of it is ended with the test."""
     jobs = []
 
-    def start(*args, ranks=1, torchrun=False, cwd=ROOT):
-        jobs.append(Job([str(a) for a in args], ranks=ranks, torchrun=torchrun, cwd=cwd))
-        return jobs[-1]
+    def start(*args, ranks=1, torchrun=False, environment=None):
+        job = Job(
+            [str(arg) for arg in args],
+            ranks=ranks,
+            torchrun=torchrun,
+            cwd=ROOT,
+            environment=environment or {},
+        )
+        jobs.append(job)
+        return job
 
     yield start
     for job in jobs:

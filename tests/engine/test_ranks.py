@@ -1,6 +1,7 @@
 """Real ranks, started by the command itself and by torchrun: the same bits as one process."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -98,3 +99,32 @@ def test_lags_reach_over_the_ends_of_ranks(run_job, read_result, tmp_path):
         pairs = values[lag:].astype(np.float64) - values[:-lag]
         assert difference["count"] == np.isfinite(pairs).sum((0, 2)).tolist()
         np.testing.assert_allclose(difference["std"], np.nanstd(pairs, axis=(0, 2)), rtol=1e-12)
+
+
+def test_tasks_of_slurm_are_ranks(start_job, read_result, example, tmp_path):
+    args = ("--data.path", example, "--data.split", "train", *LAGS, "--trainer.num_nodes", "1")
+    jobs = [
+        start_job(*args, "--output.dir", tmp_path / "out", ranks=2, environment=slurm_task(task))
+        for task in range(2)
+    ]
+    ended = [job.wait() for job in jobs]
+    assert [done.status for done in ended] == [0, 0], ended
+    assert ended[1].out == ended[1].err == ""  # rank 0 speaks
+    state = read_result(tmp_path / "out")["groups"]["state"]
+    assert state["count"] == [40_950] * 17
+
+
+def test_tasks_of_slurm_that_are_not_the_ranks(run_job, example, tmp_path):
+    args = ("--data.path", example, "--data.split", "train", "--output.dir", tmp_path / "out")
+    done = run_job(*args, ranks=3, environment=slurm_task(0))
+    (line,) = done.err.splitlines()
+    assert done.status == 2
+    assert line.startswith("neural-prep: trainer.devices: 3 on each of 1 nodes is not what was")
+
+
+def slurm_task(task):
+    """What srun tells a task of two on one node."""
+    numbers = {"JOB_ID": os.getpid(), "NTASKS": 2, "NTASKS_PER_NODE": 2, "NNODES": 1, "NODEID": 0}
+    numbers |= {"PROCID": task, "LOCALID": task, "STEP_NUM_TASKS": 2}
+    texts = {"JOB_NAME": "statistics", "NODELIST": "localhost"}
+    return {f"SLURM_{name}": str(value) for name, value in (numbers | texts).items()}
