@@ -1,0 +1,3 @@
+"""Keeps pytest, and its search for doctests, away from what are scripts."""
+
+collect_ignore_glob = ["*.py"]
