@@ -32,3 +32,15 @@ def neural_lam_oracle() -> ModuleType:
 def two_pass() -> ModuleType:
     """Results by NumPy: `statistics(group("state", [trajectory, ...], lags), ...)`."""
     return _load("two_pass")
+
+
+@pytest.fixture(scope="session")
+def kernel_twin() -> ModuleType:
+    """The kernel's definition in plain NumPy: `step_records(values, age, lags)`."""
+    return _load("kernel_twin")
+
+
+@pytest.fixture(scope="session")
+def exact() -> ModuleType:
+    """Exact arithmetic: `of_values(values, age)`, `of_differences(values, age, lag)`."""
+    return _load("exact")

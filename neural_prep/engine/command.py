@@ -19,7 +19,7 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from rich.filesize import decimal
 
-from neural_prep.engine.config import explain, read_config, unknown_key
+from neural_prep.engine.config import check_arguments, explain, known_keys
 from neural_prep.engine.datamodule import StatsDataModule
 from neural_prep.engine.launcher import PARENT, RankLauncher, leave_with_parent
 from neural_prep.engine.module import StatsModule
@@ -83,9 +83,9 @@ class StatsCLI(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Checks the YAML files' keys before their values are parsed."""
         assert isinstance(args, list)
-        known = _known_keys(self._subcommand_parsers["stats"])
+        known = known_keys(self._subcommand_parsers["stats"])
         try:
-            self.config = parser.parse_args(_read_configs(args, known))
+            self.config = parser.parse_args(check_arguments(args, known))
         except ArgumentError as error:
             raise InputError(explain(str(error))) from error
 
@@ -243,40 +243,6 @@ def _count(number: int, word: str) -> str:
 def _own_rank() -> int:
     """This process' rank before there is a process group, as its launcher's environment says."""
     return int(getattr(rank_zero_only, "rank", 0) or 0)
-
-
-def _known_keys(parser: LightningArgumentParser) -> set[str]:
-    """Every key of a section, dotted, and the keys that stand outside sections."""
-    names = {action.dest for action in parser._actions if "+" not in action.dest}
-    dotted = {name for name in names if "." in name and not name.endswith(".help")}
-    return dotted | {"seed_everything"}
-
-
-def _read_configs(args: list[str], known: set[str]) -> list[str]:
-    """The arguments with each `--config FILE` replaced by the file's checked content."""
-    replaced: list[str] = []
-    waiting = False
-    for arg in args:
-        name, equals, value = arg.partition("=")
-        if waiting:
-            replaced.append(read_config(arg, known))
-            waiting = False
-        elif name in ("--config", "-c") and equals:
-            replaced += ["--config", read_config(value, known)]
-        else:
-            waiting = name in ("--config", "-c")
-            replaced.append("--config" if waiting else arg)
-            if name.startswith("--") and _is_unknown(name[2:], known):
-                raise InputError(f"--{unknown_key(name[2:], known)}")
-    return replaced
-
-
-def _is_unknown(name: str, known: set[str]) -> bool:
-    name = name.removesuffix("+")
-    if name in ("help", "config", "print_config") or name.endswith(".help"):
-        return False
-    section = any(key.startswith(f"{name}.") for key in known)
-    return not section and not any(name == key or name.startswith(f"{key}.") for key in known)
 
 
 def _quieten() -> None:

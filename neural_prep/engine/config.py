@@ -1,14 +1,15 @@
-"""Reads a run's YAML more strictly than YAML is: no key twice, none unknown."""
+"""Reads a run's YAML and options more strictly than usual: no key twice, none unknown."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
+from lightning.pytorch.cli import LightningArgumentParser
 
 from neural_prep.errors import InputError
 
@@ -35,6 +36,44 @@ _StrictLoader.yaml_implicit_resolvers = {
     first: [(tag, regexp) for tag, regexp in resolvers if tag != "tag:yaml.org,2002:timestamp"]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+
+
+def known_keys(parser: LightningArgumentParser) -> set[str]:
+    """Every key of a section, dotted, and the keys that stand outside sections."""
+    names = {action.dest for action in parser._actions if "+" not in action.dest}
+    dotted = {name for name in names if "." in name and not name.endswith(".help")}
+    return dotted | {"seed_everything"}
+
+
+def check_arguments(args: Sequence[str], known: Collection[str]) -> list[str]:
+    """The arguments with each `--config FILE` replaced by the file's checked content.
+
+    Raises:
+        InputError: if a file is wrong, or an option unknown.
+    """
+    replaced: list[str] = []
+    waiting = False
+    for arg in args:
+        name, equals, value = arg.partition("=")
+        if waiting:
+            replaced.append(read_config(arg, known))
+            waiting = False
+        elif name in ("--config", "-c") and equals:
+            replaced += ["--config", read_config(value, known)]
+        else:
+            waiting = name in ("--config", "-c")
+            replaced.append("--config" if waiting else arg)
+            if name.startswith("--") and _is_unknown(name[2:], known):
+                raise InputError(f"--{unknown_key(name[2:], known)}")
+    return replaced
+
+
+def _is_unknown(name: str, known: Collection[str]) -> bool:
+    name = name.removesuffix("+")
+    if name in ("help", "config", "print_config") or name.endswith(".help"):
+        return False
+    section = any(key.startswith(f"{name}.") for key in known)
+    return not section and not any(name == key or name.startswith(f"{key}.") for key in known)
 
 
 def read_config(path: str, known: Collection[str]) -> str:

@@ -1,12 +1,8 @@
-"""Oracles of the arithmetic, and the ways that values take through it, as fixtures."""
+"""The way that values take through the arithmetic, as a fixture."""
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -14,30 +10,6 @@ import pytest
 from neural_prep.stats.accumulate import SeriesAccumulator
 from neural_prep.stats.blocks import MergeTree
 from neural_prep.stats.statistics import GroupStatistics, summarise
-
-ORACLES = Path(__file__).parents[1] / "oracles"
-
-
-def _load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"oracle_{name}", ORACLES / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="session")
-def kernel_twin() -> ModuleType:
-    """The kernel's definition in plain NumPy: `step_records(values, age, lags)`."""
-    return _load("kernel_twin")
-
-
-@pytest.fixture(scope="session")
-def exact() -> ModuleType:
-    """Exact arithmetic: `of_values(values, age)`, `of_differences(values, age, lag)`."""
-    return _load("exact")
 
 
 def _count(
