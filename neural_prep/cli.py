@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import faulthandler
 import os
@@ -11,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from neural_prep import __version__
-from neural_prep.interrupts import stop_on_signals
+from neural_prep.interrupts import leave_with_parent, stop_on_signals
 
 _HELP = """\
 usage: neural-prep COMMAND [options]
@@ -51,6 +52,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _stats(args: list[str]) -> int:
+    leave_with_parent()
     stop_on_signals(speak=_is_first_rank())
     if sys.__stderr__ is not None:
         # A mapped file that is cut off while it is read kills without a word otherwise.
@@ -60,7 +62,15 @@ def _stats(args: list[str]) -> int:
     _keep_compiled_code()
     from neural_prep.engine.command import run_stats
 
-    return run_stats(args)
+    status = run_stats(args)
+    if status:
+        # At once: a thread that still reads, perhaps from a file system that hangs, is not waited
+        # for.
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(status)
+    return status
 
 
 def _is_first_rank() -> bool:

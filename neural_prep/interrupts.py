@@ -1,20 +1,27 @@
 """Signals that end a run at once, with status 75 and one line, until the run takes them over.
 
 Start-up takes seconds, and that is when people press Ctrl-C. Nothing has been read then that would
-need to be saved.
+need to be saved. Python's own handlers wait for the main thread, which may be in a rendezvous with
+ranks that never come; so a thread waits for signals too.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
+import threading
+import time
 from collections.abc import Callable
-from types import FrameType
+from typing import NoReturn
 
 STOPPED = 75  # exit status: stopped by a signal, start again
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+PARENT = "NEURAL_PREP_PARENT"  # environment variable: the process that started this rank
 
 _before_exit: list[Callable[[], None]] = []
+_first = threading.Lock()  # held by whoever ends the process
+_handed_over = threading.Event()
 
 
 def before_exit(action: Callable[[], None]) -> None:
@@ -22,7 +29,7 @@ def before_exit(action: Callable[[], None]) -> None:
     _before_exit.append(action)
 
 
-def leave(status: int) -> None:
+def leave(status: int) -> NoReturn:
     """Ends this process at once, whatever its threads are doing."""
     for action in _before_exit:
         action()
@@ -36,15 +43,51 @@ def stop_on_signals(*, speak: bool) -> None:
         speak: Whether to say so: one rank does.
     """
 
-    def stop(signum: int, frame: FrameType | None) -> None:
-        for other in SIGNALS:
-            signal.signal(other, signal.SIG_IGN)
+    def stop(signum: int) -> None:
+        if _handed_over.is_set() or not _first.acquire(blocking=False):
+            return
         if speak:
             os.write(2, f"neural-prep: {stopped_by(signum)}\n".encode())
         leave(STOPPED)
 
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
     for signum in SIGNALS:
-        signal.signal(signum, stop)
+        signal.signal(signum, lambda number, _: stop(number))
+    signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+
+    def watch() -> None:
+        while not _handed_over.is_set():
+            for number in ours.recv(64):
+                stop(number)
+        theirs.close()  # named here, so that it lives as long as the thread
+
+    threading.Thread(target=watch, daemon=True, name="signals").start()
+
+
+def hand_over() -> None:
+    """From now on signals are the caller's, who sets handlers of its own."""
+    _handed_over.set()
+    signal.set_wakeup_fd(-1)
+
+
+def is_starting() -> bool:
+    """Whether the run has not taken the signals over yet."""
+    return not _handed_over.is_set()
+
+
+def leave_with_parent() -> None:
+    """Ends this rank when the process that started it is gone; of no effect in others."""
+    if PARENT not in os.environ:
+        return
+    parent = int(os.environ[PARENT])
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True, name="parent").start()
 
 
 def stopped_by(signum: int) -> str:

@@ -21,7 +21,7 @@ from rich.filesize import decimal
 
 from neural_prep.engine.config import check_arguments, explain, known_keys
 from neural_prep.engine.datamodule import StatsDataModule
-from neural_prep.engine.launcher import PARENT, RankLauncher, leave_with_parent
+from neural_prep.engine.launcher import RankLauncher
 from neural_prep.engine.module import StatsModule
 from neural_prep.engine.peers import PeerFailedError
 from neural_prep.engine.progress import ReadingProgress
@@ -88,6 +88,9 @@ class StatsCLI(LightningCLI):
             self.config = parser.parse_args(check_arguments(args, known))
         except ArgumentError as error:
             raise InputError(explain(str(error))) from error
+        seed = self.config["stats"].get("seed_everything")
+        if isinstance(seed, int) and not 0 <= seed < 2**32:
+            raise InputError(f"seed_everything: {seed} is no seed; expected 0 to {2**32 - 1}")
 
     def instantiate_classes(self) -> None:
         """Builds trainer, model and data; what they refuse is the user's mistake."""
@@ -157,8 +160,6 @@ class StatsCLI(LightningCLI):
 
 def run_stats(args: Sequence[str]) -> int:
     """Runs `neural-prep stats` with these arguments and returns the exit status."""
-    if PARENT in os.environ:
-        leave_with_parent(int(os.environ[PARENT]))
     handlers = {signum: signal.getsignal(signum) for signum in SIGNALS}
     _quieten()
     try:
@@ -202,6 +203,8 @@ def _report(error: BaseException, *, is_first: bool | None) -> int:
         error: What ended it.
         is_first: Whether this rank was the first to fail; None where ranks could not say yet.
     """
+    if isinstance(error, MisconfigurationException):
+        error = InputError(str(error))
     if isinstance(error, SystemExit):  # from --help and the like
         return int(error.code or 0)
     if is_first is False:

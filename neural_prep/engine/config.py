@@ -46,25 +46,29 @@ def known_keys(parser: LightningArgumentParser) -> set[str]:
 
 
 def check_arguments(args: Sequence[str], known: Collection[str]) -> list[str]:
-    """The arguments with each `--config FILE` replaced by the file's checked content.
+    """The arguments with each file, `--config FILE` or `--data FILE`, replaced by its content.
 
     Raises:
         InputError: if a file is wrong, or an option unknown.
     """
+    sections = {key.split(".")[0] for key in known if "." in key}
     replaced: list[str] = []
-    waiting = False
-    for arg in args:
+    rest = iter(args)
+    for arg in rest:
         name, equals, value = arg.partition("=")
-        if waiting:
-            replaced.append(read_config(arg, known))
-            waiting = False
-        elif name in ("--config", "-c") and equals:
-            replaced += ["--config", read_config(value, known)]
-        else:
-            waiting = name in ("--config", "-c")
-            replaced.append("--config" if waiting else arg)
-            if name.startswith("--") and _is_unknown(name[2:], known):
-                raise InputError(f"--{unknown_key(name[2:], known)}")
+        if arg.startswith("-c") and not equals and len(arg) > 2:
+            name, equals, value = "-c", "=", arg[2:]
+        key = "config" if name == "-c" else name.removeprefix("--")
+        if key not in sections | {"config"} or not name.startswith("-"):
+            if name.startswith("--") and _is_unknown(key, known):
+                raise InputError(f"--{unknown_key(key, known)}")
+            replaced.append(arg)
+            continue
+        value = value if equals else next(rest, "--")
+        if value.startswith("--"):
+            raise InputError(f"{name}: the file after it is missing")
+        content = read_config(value, known) if key == "config" else _read_section(value, known, key)
+        replaced += [f"--{key}", content]
     return replaced
 
 
@@ -86,15 +90,7 @@ def read_config(path: str, known: Collection[str]) -> str:
     Raises:
         InputError: if the file cannot be read, or has an unknown or a repeated key.
     """
-    try:
-        with Path(path).open(encoding="utf-8") as file:
-            content = yaml.load(file, _StrictLoader)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"--config: {path} cannot be read ({reason}); give a YAML file") from error
-    except yaml.YAMLError as error:
-        reason = " ".join(str(error).split())
-        raise InputError(f"--config: {path} is no YAML: {reason}") from error
+    content = _load(path, "--config")
     content = {} if content is None else content
     if not isinstance(content, dict):
         raise InputError(
@@ -102,8 +98,32 @@ def read_config(path: str, known: Collection[str]) -> str:
             "model:, data: and output:"
         )
     _check_keys(content, known, path)
-    cleaned = {section: _without_empty(value) for section, value in content.items()}
-    return yaml.safe_dump(cleaned, default_flow_style=True, width=1_000_000)
+    return _dump({section: _without_empty(value) for section, value in content.items()})
+
+
+def _read_section(path: str, known: Collection[str], section: str) -> str:
+    """The same for a file that holds one section; what is no file is the section itself."""
+    if not Path(path).is_file():
+        return "{}" if path == "null" else path
+    content = {section: _load(path, f"--{section}")}
+    _check_keys(content, known, path)
+    return _dump(_without_empty(content[section]))
+
+
+def _load(path: str, option: str) -> Any:
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            return yaml.load(file, _StrictLoader)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"{option}: {path} cannot be read ({reason}); give a YAML file") from error
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"{option}: {path} is no YAML: {reason}") from error
+
+
+def _dump(content: Any) -> str:
+    return yaml.safe_dump(content, default_flow_style=True, width=1_000_000)
 
 
 def _without_empty(section: Any) -> Any:

@@ -58,6 +58,8 @@ class StatsDataModule(LightningDataModule):
         ):
             if value is not None and value < 1:
                 raise InputError(f"data.{name}: {value} is too small; expected at least 1")
+        if not path:
+            raise InputError("data.path is empty; say which store to read")
         self._layout = layout
         self._options = StoreOptions(
             path=path,

@@ -19,9 +19,8 @@ from typing import Any
 from lightning.pytorch import Trainer
 from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 
-from neural_prep.interrupts import STOPPED, before_exit
+from neural_prep.interrupts import PARENT, STOPPED, before_exit, is_starting
 
-PARENT = "NEURAL_PREP_PARENT"  # environment variable: the process that started this rank
 _POLL = 0.2  # seconds
 _GRACE = 5.0  # seconds that rank 0 has to end by itself once another rank has failed
 _HINTS = {
@@ -92,19 +91,8 @@ class RankLauncher(_SubprocessScriptLauncher):
             )
             self.end_all(signal.SIGKILL)  # quietly: they have nothing to add
             os._exit(128 - code)
-        time.sleep(_GRACE)
+        time.sleep(_POLL if code == STOPPED and is_starting() else _GRACE)
         if code == STOPPED:
             sys.stderr.write(f"neural-prep: rank {rank} was stopped by a signal; start again\n")
         self.end_all()
         os._exit(code)
-
-
-def leave_with_parent(parent: int) -> None:
-    """Ends this process when its parent is gone, even while it waits in a collective or imports."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1.0)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True, name="parent").start()

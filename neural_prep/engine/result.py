@@ -71,6 +71,8 @@ def check_output(output: OutputOptions, plan: Plan, options: FormatOptions) -> N
     if options.parameter_weights is not None:
         parameter_weights(groups.get("state", []), options.parameter_weights)
     directory = output.directory
+    if directory.exists() and not directory.is_dir():
+        raise InputError(f"output.dir: {directory} is no folder; choose another one")
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):

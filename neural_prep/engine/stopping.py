@@ -11,7 +11,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from neural_prep.engine.module import StatsModule
 from neural_prep.engine.peers import PeerFailedError
 from neural_prep.errors import InputError
-from neural_prep.interrupts import SIGNALS, STOPPED, leave, stopped_by
+from neural_prep.interrupts import SIGNALS, STOPPED, hand_over, leave, stopped_by
 
 DONE, FAILED, WRONG_INPUT = 0, 1, 2  # exit statuses, besides `STOPPED`
 
@@ -44,6 +44,7 @@ class StopEverywhere(Callback):
         """Takes the signals over: Lightning's own handlers log them and go on."""
         for signum in SIGNALS:
             signal.signal(signum, self._receive)
+        hand_over()
 
     def on_predict_batch_start(self, trainer: Trainer, *_: Any) -> None:
         """Stops between two pieces."""

@@ -6,8 +6,10 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.strategies import DDPStrategy
 
 from neural_prep.engine.datamodule import StatsDataModule
@@ -58,6 +60,13 @@ def check_flags(flags: Mapping[str, Any]) -> None:
             raise InputError(
                 f"trainer.{name}: {value!r} would change what is counted; leave it out: {instead}"
             )
+    plugins = flags.get("plugins") or []
+    for plugin in plugins if isinstance(plugins, list) else [plugins]:
+        if isinstance(plugin, Precision):
+            raise InputError(
+                f"trainer.plugins: {type(plugin).__name__} would change the precision of what is "
+                "counted; leave it out: sums are float64 whatever the data"
+            )
     strategy = flags.get("strategy", "auto")
     if strategy not in _STRATEGIES:
         raise InputError(
@@ -100,6 +109,12 @@ def check_world(trainer: Trainer) -> None:
         return
     environment = trainer.strategy.cluster_environment
     assert environment is not None
+    alone = isinstance(environment, LightningEnvironment) and "NODE_RANK" not in os.environ
+    if trainer.num_nodes > 1 and alone:
+        raise InputError(
+            f"trainer.num_nodes: {trainer.num_nodes}, but nothing says where the other nodes are; "
+            "start the command with torchrun or srun"
+        )
     try:
         environment.validate_settings(trainer.num_devices, trainer.num_nodes)
     except ValueError as error:

@@ -82,7 +82,8 @@ def write_formats(
     with replacing(*paths) as files:
         for file, content in zip(files, contents.values(), strict=True):
             file.write(content)
-    for stale in sorted({name for each in formats for name in each.FILES} - set(contents)):
+    known = {name for each in filter(None, map(_load, _module_names())) for name in each.FILES}
+    for stale in sorted(known - set(contents)):
         if (directory / stale).exists():
             logger.warning(
                 "warning: %s is an earlier run's: this run has nothing to write there",

@@ -80,7 +80,7 @@ def measure(store: Store, args: argparse.Namespace) -> Measured:
             skipna = not args.strict
             measured.dask.append(seconds_of(xarray_dask, 1, store, args.ranks, skipna))
     if args.twice:
-        longer = make_store(store.name, args.folder, 2 * args.nbytes)
+        longer = make_store(store.name, args.folder, 2 * store.nbytes)
         measured.peak_twice = run_stats(longer, args.ranks, args.stats_args)[2]
     return measured
 
@@ -169,7 +169,10 @@ def main() -> None:
             store = make_store(name, args.folder, args.nbytes)
             found.append(measure(store, args))
             print_table([list(HEAD), rows_of(found[-1])])  # a run takes minutes
-    print(f"\n{args.ranks} ranks, best of {args.repeat} rounds (worst); MB resident (anonymous)")
+    strict = ", strict" if args.strict else ""
+    print(
+        f"\n{args.ranks} ranks{strict}: best of {args.repeat} rounds (worst), MB resident (anon.)"
+    )
     print_table([list(HEAD), *map(rows_of, found)])
     for measured in found:
         said = [f"{name} {'holds' if holds else 'misses'}" for name, holds in bounds_of(measured)]

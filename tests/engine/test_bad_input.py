@@ -127,6 +127,39 @@ def test_wrong_arguments(refused, args, said):
     assert said in refused({}, *args)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("path: a\npath: b\n", "line 2: key 'path' is given twice; keep one"),
+        ("pth:\n", "data.pth is not a known key; the nearest is data.path"),
+        ("[1]\n", "data is [1]; expected a section with keys such as data."),
+    ],
+    ids=["repeated key", "unknown key", "a list"],
+)
+def test_wrong_section_files(refused, tmp_path, text, said):
+    (tmp_path / "section.yaml").write_text(text)
+    assert said in refused({}, "--data", str(tmp_path / "section.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--config"], "--config: the file after it is missing"),
+        (["--data", "--model.lags", "[1]"], "--data: the file after it is missing"),
+        (["--seed_everything", "-1"], "seed_everything: -1 is no seed; expected 0 to"),
+        (["--data.path="], "data.path is empty"),
+        (["--trainer.num_nodes", "2", "--trainer.devices", "2"], "trainer.num_nodes: 2, but nothing says where the other"),
+        (
+            ["--trainer.plugins", "{class_path: lightning.pytorch.plugins.DoublePrecision}"],
+            "trainer.plugins: DoublePrecision would change the precision",
+        ),
+    ],
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
+)
+def test_options_that_cannot_be_followed(refused, args, said):
+    assert said in refused({}, *args)
+
+
 def test_weights_name_each_variable_without_one(refused):
     changes = {"model.parameter_weights": {0: 0.1, 2: 1.0}, "output.formats": ["neural_lam"]}
     line = refused(changes)

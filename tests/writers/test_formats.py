@@ -2,10 +2,11 @@ import inspect
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from neural_prep.errors import InputError
-from neural_prep.writers.formats import Format, FormatOptions, find_format
+from neural_prep.writers.formats import Format, FormatOptions, find_format, write_formats
 
 FORMATS = ["json", "neural_lam"]
 
@@ -47,3 +48,11 @@ def test_only_the_format_asked_for_is_imported():
 
 def test_weights_are_off_by_default():
     assert FormatOptions().parameter_weights is None
+
+
+def test_files_of_an_earlier_run_are_named(two_pass, tmp_path, caplog):
+    (tmp_path / "flux_stats.pt").write_bytes(b"old")
+    statistics = two_pass.statistics(two_pass.group("state", [np.zeros((3, 2, 1))], [1]))
+    write_formats(["json"], statistics, tmp_path, FormatOptions())
+    (record,) = caplog.records
+    assert f"{tmp_path / 'flux_stats.pt'} is an earlier run's" in record.getMessage()
