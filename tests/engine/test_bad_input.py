@@ -148,7 +148,7 @@ def test_wrong_section_files(refused, tmp_path, text, said):
         (["--data", "--model.lags", "[1]"], "--data: the file after it is missing"),
         (["--seed_everything", "-1"], "seed_everything: -1 is no seed; expected 0 to"),
         (["--data.path="], "data.path is empty"),
-        (["--trainer.num_nodes", "2", "--trainer.devices", "2"], "trainer.num_nodes: 2, but nothing says where the other"),
+        (["--trainer.num_nodes", "2", "--trainer.devices", "2"], "nothing says where the other"),
         (
             ["--trainer.plugins", "{class_path: lightning.pytorch.plugins.DoublePrecision}"],
             "trainer.plugins: DoublePrecision would change the precision",
