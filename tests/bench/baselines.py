@@ -18,6 +18,7 @@ from stores import Store
 
 Work = Callable[[], object]
 _PIECE_BYTES = 16_000_000
+_PATIENCE = 120.0  # seconds until all processes must be ready
 
 
 def seconds_of(prepare: Callable[..., Work], processes: int, *args: Any) -> float:
@@ -29,7 +30,7 @@ def seconds_of(prepare: Callable[..., Work], processes: int, *args: Any) -> floa
         args: More arguments of `prepare`.
     """
     context = multiprocessing.get_context("spawn")
-    ready, times = context.Barrier(processes), context.SimpleQueue()
+    ready, times = context.Barrier(processes, timeout=_PATIENCE), context.SimpleQueue()
     workers = [
         context.Process(target=_work, args=(ready, times, prepare, rank, processes, *args))
         for rank in range(processes)
