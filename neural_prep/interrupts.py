@@ -21,7 +21,12 @@ PARENT = "NEURAL_PREP_PARENT"  # environment variable: the process that started 
 
 _before_exit: list[Callable[[], None]] = []
 _first = threading.Lock()  # held by whoever ends the process
-_handed_over = threading.Event()
+_watching, _handed_over = threading.Event(), threading.Event()
+
+
+def is_first_to_end() -> bool:
+    """Whether the caller is the first here to end the process: that one tells the user why."""
+    return not _watching.is_set() or _first.acquire(blocking=False)
 
 
 def before_exit(action: Callable[[], None]) -> None:
@@ -44,12 +49,13 @@ def stop_on_signals(*, speak: bool) -> None:
     """
 
     def stop(signum: int) -> None:
-        if _handed_over.is_set() or not _first.acquire(blocking=False):
+        if _handed_over.is_set() or not is_first_to_end():
             return
         if speak:
             os.write(2, f"neural-prep: {stopped_by(signum)}\n".encode())
         leave(STOPPED)
 
+    _watching.set()
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
     for signum in SIGNALS:

@@ -37,7 +37,7 @@ from neural_prep.engine.result import (
 from neural_prep.engine.stopping import DONE, StopEverywhere, StoppedError, status_of
 from neural_prep.engine.trainer import StatsTrainer, check_flags, check_world, launcher_flags
 from neural_prep.errors import InputError
-from neural_prep.interrupts import SIGNALS
+from neural_prep.interrupts import SIGNALS, STOPPED, is_first_to_end
 from neural_prep.stats.accumulate import warm_up
 from neural_prep.stats.statistics import RunInfo, Statistics
 from neural_prep.writers.formats import FormatOptions
@@ -185,10 +185,8 @@ def _run(args: Sequence[str]) -> int:
         )
     except BaseException as error:
         stopping: StopEverywhere | None = getattr(cli, "stopping", None)
-        if stopping is None or stopping.cause is None:
-            status = _report(error, is_first=None)
-        else:
-            status = _report(stopping.cause, is_first=stopping.is_first)
+        cause = None if stopping is None else stopping.cause
+        status = _report(cause or error, early=cause is None)
         trainer: StatsTrainer | None = getattr(cli, "trainer", None)
         if trainer is not None and isinstance(trainer.strategy.launcher, RankLauncher):
             trainer.strategy.launcher.end_all()
@@ -196,29 +194,33 @@ def _run(args: Sequence[str]) -> int:
     return DONE
 
 
-def _report(error: BaseException, *, is_first: bool | None) -> int:
+def _report(error: BaseException, *, early: bool) -> int:
     """Tells the user once what ended the run, and returns the exit status.
+
+    A signal may come to all ranks, or to one that ends the others by signals: rank 0 tells of it.
 
     Args:
         error: What ended it.
-        is_first: Whether this rank was the first to fail; None where ranks could not say yet.
+        early: Whether it did so before ranks could tell one another.
     """
     if isinstance(error, MisconfigurationException):
         error = InputError(str(error))
     if isinstance(error, SystemExit):  # from --help and the like
         return int(error.code or 0)
-    if is_first is False:
-        return status_of(error)
+    status = status_of(error)
+    if status == STOPPED and _own_rank():
+        return status
     if isinstance(error, PeerFailedError) and not error.note:
-        return error.status
-    early = is_first is None and not isinstance(error, PeerFailedError)
+        return status
     if early and _own_rank():
         time.sleep(_TURN)  # rank 0 finds the same, and whoever started us ends us meanwhile
+    if not is_first_to_end():
+        return status
     if isinstance(error, _PLAIN):
         sys.stderr.write(f"neural-prep: {' '.join(str(error).split())}\n")
     else:
         traceback.print_exception(error)
-    return status_of(error)
+    return status
 
 
 def _compile() -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from lightning.pytorch import Trainer
 from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 
-from neural_prep.interrupts import PARENT, STOPPED, before_exit, is_starting
+from neural_prep.interrupts import PARENT, STOPPED, before_exit, is_first_to_end, is_starting
 
 _POLL = 0.2  # seconds
 _GRACE = 5.0  # seconds that rank 0 has to end by itself once another rank has failed
@@ -92,7 +92,7 @@ class RankLauncher(_SubprocessScriptLauncher):
             self.end_all(signal.SIGKILL)  # quietly: they have nothing to add
             os._exit(128 - code)
         time.sleep(_POLL if code == STOPPED and is_starting() else _GRACE)
-        if code == STOPPED:
+        if code == STOPPED and is_first_to_end():
             sys.stderr.write(f"neural-prep: rank {rank} was stopped by a signal; start again\n")
         self.end_all()
         os._exit(code)

@@ -24,7 +24,10 @@ _LOST = "the connection to another rank is lost: it was killed, or its node is g
 
 
 class PeerFailedError(Exception):
-    """Another rank failed first and has told the user; this one ends with the same status."""
+    """Another rank failed first and has told the user; this one ends with the same status.
+
+    What it left to others to tell is the note.
+    """
 
     def __init__(self, status: int, note: str = "") -> None:
         super().__init__(note)
@@ -85,20 +88,25 @@ class Peers:
         """Counts bytes that this rank has read, for everybody's progress."""
         self._own_bytes += nbytes
 
-    def fail(self, status: int) -> int:
+    def fail(self, status: int, note: str = "") -> PeerFailedError | None:
         """Says that this rank has failed.
 
+        Args:
+            status: Exit status of all ranks.
+            note: What another rank tells the user.
+
         Returns:
-            The rank that was the first to fail; only that one tells the user.
+            What a peer has said before; None where this rank is the first.
         """
-        first = self.rank
+        failure = None
         with contextlib.suppress(RuntimeError):
-            text = self._store.compare_set(_FAILED, "", f"{self.rank}:{status}").decode()
-            first = int(text.split(":")[0])
-            if self.rank == 0 and self.ranks > 1 and first == 0:
+            said = self._store.compare_set(_FAILED, "", f"{self.rank}:{status}:{note}")
+            if int(said.split(b":")[0]) != self.rank:
+                failure = _read(said)
+            elif self.rank == 0 and self.ranks > 1:
                 time.sleep(4 * _POLL)  # the store may go with this process: let peers read it
         self._stopped.set()
-        return first
+        return failure
 
     def wait_for_all(self, where: str, idle: Callable[[], None]) -> None:
         """Waits until every rank is here, polling: a failure or a signal still ends this rank.
@@ -129,8 +137,7 @@ class Peers:
             try:
                 self._flush_bytes()
                 if self._store.check([_FAILED]):
-                    status = int(self._store.get(_FAILED).decode().split(":")[1])
-                    self._failure = PeerFailedError(status)
+                    self._failure = _read(self._store.get(_FAILED))
             except RuntimeError:
                 if self._stopped.is_set():
                     return
@@ -143,3 +150,8 @@ class Peers:
         """Ends the process where the main thread cannot, being in a collective or a hung read."""
         if not self._stopped.wait(seconds):
             leave(failure.status)
+
+
+def _read(said: bytes) -> PeerFailedError:
+    _, status, note = said.decode().split(":", 2)
+    return PeerFailedError(int(status), note)

@@ -37,8 +37,7 @@ class StopEverywhere(Callback):
 
     def __init__(self) -> None:
         self._signum: int | None = None
-        self.cause: BaseException | None = None  # what ended this rank, once it has ended
-        self.is_first: bool | None = None  # to fail among all ranks, once this one has
+        self.cause: BaseException | None = None  # what ended all ranks, once this one has ended
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Takes the signals over: Lightning's own handlers log them and go on."""
@@ -58,7 +57,7 @@ class StopEverywhere(Callback):
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Tells the other ranks, and finds out whether this one is the first to fail."""
+        """Tells the other ranks, or finds out which of them failed first."""
         assert isinstance(pl_module, StatsModule)
         peers = pl_module._peers
         if peers is None:
@@ -66,7 +65,8 @@ class StopEverywhere(Callback):
         self.cause = peers.explain(exception)
         if isinstance(self.cause, PeerFailedError):
             return
-        self.is_first = peers.fail(status_of(exception)) == peers.rank
+        note = str(exception) if isinstance(exception, StoppedError) else ""
+        self.cause = peers.fail(status_of(exception), note) or exception
 
     def _receive(self, signum: int, frame: FrameType | None) -> None:
         if self._signum is not None:  # asked twice: at once

@@ -151,7 +151,7 @@ def run_job(start_job):
     return run
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def write_samples():
     """Writes a MEPS store of random samples and returns its path and the samples."""
 

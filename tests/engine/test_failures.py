@@ -83,30 +83,40 @@ def long_job(start_long_job):
     return start_long_job()
 
 
+@pytest.fixture(scope="module")
+def long_store(write_samples, tmp_path_factory):
+    """A store that takes a few seconds to read, with its many steps and lags."""
+    folder = tmp_path_factory.mktemp("long")
+    return write_samples(folder / "store", 12, steps=300, grid=(60, 100), features=17)[0]
+
+
 @pytest.fixture
-def start_long_job(start_job, write_samples, tmp_path):
+def start_long_job(start_job, long_store, tmp_path):
     """Starts such a job."""
-    root, _ = write_samples(tmp_path / "store", 12, steps=300, grid=(60, 100), features=17)
+    root = long_store
     lags = str(list(range(1, 30)))
     args = ("--data.path", root, *ARGS, "--model.lags", lags, "--output.dir", tmp_path / "out")
 
-    def start(**how):
-        job = start_job(*args, **{"ranks": 2, **how})
-        wait_until_reading(job, root, how.get("ranks", 2))
+    def start(ranks=2, *, wait=wait_until_reading, **how):
+        job = start_job(*args, ranks=ranks, **how)
+        wait(job, root, ranks)
         return job
 
     return start
 
 
 def wait_until_reading(job, root, ranks):
+    wait_for_ranks(job, root, ranks, wanted=lambda pid: str(root) in read_maps(pid))
+
+
+def wait_for_ranks(job, root, ranks, wanted=lambda pid: True):
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        reading = [pid for pid in job.pids() if str(root) in read_maps(pid)]
-        if len(reading) == ranks:
+        if len([pid for pid in job.pids() if wanted(pid)]) == ranks:
             return
         assert job.process.poll() is None, job.process.stderr.read()
         time.sleep(0.05)
-    pytest.fail("the ranks did not begin to read")
+    pytest.fail("the ranks did not start to read")
 
 
 def read_maps(pid):
@@ -138,7 +148,7 @@ def test_a_signal_ends_all_ranks(long_job, tmp_path, victim, signum, status, sai
     done = long_job.wait(timeout=SECONDS)
     assert time.monotonic() - begun < SECONDS
     assert done.status == status
-    lines = [line for line in done.err.splitlines() if line.startswith("neural-prep: ")]
+    lines = said_by(done)
     assert len(lines) == 1 or (len(lines) == 0 and not said)
     assert said in done.err
     assert "Traceback" not in done.err
@@ -151,7 +161,7 @@ def test_one_death_among_three_is_one_line(start_long_job):
     os.kill(child_of(job), signal.SIGKILL)
     done = job.wait(timeout=SECONDS)
     assert done.status == 128 + signal.SIGKILL
-    (line,) = [line for line in done.err.splitlines() if line.startswith("neural-prep: ")]
+    (line,) = said_by(done)
     assert "was killed by SIGKILL" in line
     assert job.none_left()
 
@@ -169,3 +179,25 @@ def command_of(pid):
     with open(f"/proc/{pid}/cmdline") as command:
         parts = command.read().split("\0")
     return "" if "torch.distributed.run" in parts else " ".join(parts)
+
+
+
+def said_by(done):
+    return [line for line in done.err.splitlines() if line.startswith("neural-prep: ")]
+
+
+@pytest.mark.parametrize("delay", [0.0, 2.5, 3.5, 4.5])
+@pytest.mark.parametrize("victims", ["all ranks", "rank 0", "rank 1"])
+def test_a_signal_at_any_time_is_one_line(start_long_job, victims, delay):
+    job = start_long_job(wait=wait_for_ranks)
+    time.sleep(delay)
+    pids = {"rank 0": [job.process.pid], "rank 1": [child_of(job)], "all ranks": job.pids()}
+    for pid in pids[victims]:  # all at once as Ctrl-C in a terminal does, and srun
+        os.kill(pid, signal.SIGTERM)
+    done = job.wait(timeout=SECONDS)
+    assert done.status == 75
+    (line,) = said_by(done)
+    rank = "rank 1 was " if victims == "rank 1" and "rank 1" in line else ""
+    assert line.startswith(f"neural-prep: {rank}stopped by")
+    assert "Traceback" not in done.err
+    assert job.none_left()
