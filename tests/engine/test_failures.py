@@ -181,7 +181,6 @@ def command_of(pid):
     return "" if "torch.distributed.run" in parts else " ".join(parts)
 
 
-
 def said_by(done):
     return [line for line in done.err.splitlines() if line.startswith("neural-prep: ")]
 
