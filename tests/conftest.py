@@ -9,6 +9,8 @@ from types import ModuleType
 
 import pytest
 
+pytest_plugins = ["pytester"]  # runs pytest in tests of the plugin
+
 ORACLES = Path(__file__).parent / "oracles"
 
 
