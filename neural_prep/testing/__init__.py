@@ -1,0 +1,1 @@
+"""A pytest plugin for distributed tests: one world of ranks for thousands of them."""

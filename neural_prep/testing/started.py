@@ -1,0 +1,110 @@
+"""The pytest session of a rank that a leading pytest has started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+from _pytest.config import Config
+
+from neural_prep.testing import examples
+from neural_prep.testing.coverage import measure_coverage
+from neural_prep.testing.fixtures import RANK
+from neural_prep.testing.kinds import kind_of
+from neural_prep.testing.messages import Captures, Settings
+from neural_prep.testing.options import act_as_worker
+from neural_prep.testing.rank import Rank
+from neural_prep.world import group
+from neural_prep.world.watch import Watch, dump_on_request
+
+
+def main(settings: Settings, connection: int, log: int, listening: int = -1) -> int:
+    """Runs a rank's session, for the nursery.
+
+    Args:
+        settings: What the leading session wants.
+        connection: File number of the connection to it.
+        log: File number of the rank's log, for stacks.
+        listening: File number of the store's listening socket, in rank 0.
+    """
+    dump_on_request(log)
+    watch = Watch(Connection(connection), lost=lambda: os.killpg(0, 9))
+    measure = measure_coverage(settings.coverage)
+    try:
+        group.use_threads(int(os.environ["OMP_NUM_THREADS"]))
+        config = Config.fromdictargs(settings.options, list(settings.args))
+        act_as_worker(config, settings.rank, settings.size, Path(settings.shared_temp).parent.name)
+        rank = StartedRank(config, settings, watch, listening, log)
+        config.pluginmanager.register(rank, RANK)
+        return int(config.hook.pytest_cmdline_main(config=config) or 0)
+    finally:
+        if measure is not None:
+            measure.stop()
+            measure.save()
+
+
+class StartedRank(Rank):
+    """Hooks of such a session."""
+
+    def __init__(
+        self, config: pytest.Config, settings: Settings, watch: Watch, listening: int, log: int
+    ) -> None:
+        super().__init__(config, watch)
+        self._settings = settings
+        self._watch = watch
+        self._listening = listening
+        self._log = log
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_configure(self, config: pytest.Config) -> None:
+        """Hands over what is captured, and has Hypothesis behave alike on all ranks."""
+        files = _capture_files(config)
+        self._watch.say(Captures(len(files)), files)
+        examples.configure()
+
+    def pytest_sessionstart(self) -> None:
+        """Opens the world."""
+        settings = self._settings
+        if not settings.process_group:
+            if self._listening >= 0:
+                os.close(self._listening)  # the test opens this port itself
+            return
+        place = (settings.rank, settings.size)
+        patience = timedelta(seconds=settings.patience)
+        port = int(os.environ["MASTER_PORT"])
+        store = group.open_store(*place, port, self._listening, patience)
+        self.world = group.open_world(store, *place, name="world", patience=patience)
+
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """Leaves word of what ends this session: an interrupt, or `pytest.exit`."""
+        crash = excinfo.getrepr(style="short").reprcrash
+        where = f"{crash.path}:{crash.lineno}: " if crash else ""
+        os.write(self._log, f"{where}{excinfo.exconly()}\n".encode())
+
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        """Leaves out files without a distributed test."""
+        if collection_path.is_dir() or collection_path.name == "__init__.py":
+            return None
+        return None if str(collection_path) in self._settings.files else True
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Keeps the tests of this world's kind."""
+        kinds = [(item, kind_of(item)) for item in items]
+        items[:] = [item for item, kind in kinds if kind and kind.name == self._settings.kind]
+
+
+def _capture_files(config: pytest.Config) -> list[int]:
+    """Files in which pytest keeps what is written to stdout and stderr, where it does so."""
+    manager = config.pluginmanager.getplugin("capturemanager")
+    capturing = getattr(manager, "_global_capturing", None)
+    files = []
+    for stream in ("out", "err"):
+        kept = getattr(getattr(capturing, stream, None), "tmpfile", None)
+        with contextlib.suppress(Exception):
+            files.append(kept.fileno())  # type: ignore[union-attr]
+    return files
