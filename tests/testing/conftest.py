@@ -114,7 +114,7 @@ def run_tests(pytester, traces):
     Nothing but the given arguments and a JUnit file is added. Fails where a process is left.
     """
 
-    def run(source=None, *args, timeout=60):
+    def run(source=None, *args, timeout=120):
         if source is not None:
             pytester.makepyfile(test_it=textwrap.dedent(source))
         begun = time.monotonic()
@@ -136,9 +136,38 @@ def run_static(run_tests):
     It begins with the usual imports, `RANK`, and `total()`: an all-reduce, the number of ranks.
     """
 
-    def run(source, *args, ranks=2, timeout=60):
+    def run(source, *args, ranks=2, timeout=120):
         options = ("--multigpu-static", "--nproc-per-node", ranks)
         return run_tests(_HEADER + textwrap.dedent(source), *options, *args, timeout=timeout)
+
+    return run
+
+
+@pytest.fixture
+def run_cases(run_static):
+    """Runs tests that go wrong, each before one that must pass, in one file of static tests.
+
+    Checks that exactly these fail, and that each says what it should.
+    """
+
+    def run(cases, *args, before="", **kwargs):
+        """Runs `cases`: body and a list of what the failure says, by name or `name(fixture)`."""
+        source = [textwrap.dedent(before)]
+        for signature, (body, _) in cases.items():
+            name, _, fixtures = signature.rstrip(")").partition("(")
+            source.append(f"def test_{name}({fixtures}):")
+            source.append(textwrap.indent(textwrap.dedent(body), "    "))
+            source.append(f"def test_{name}_next():\n    assert total() == dist.get_world_size()\n")
+        done = run_static("\n".join(source), *args, **kwargs)
+        said = {f"test_{name.partition('(')[0]}": texts for name, (_, texts) in cases.items()}
+        missing = {
+            name: [text for text in texts if text not in done.texts.get(name, "")]
+            for name, texts in said.items()
+        }
+        assert done.failed == set(said)
+        assert list(done.outcomes.values()).count("passed") == len(cases)
+        assert {name: texts for name, texts in missing.items() if texts} == {}
+        return done
 
     return run
 

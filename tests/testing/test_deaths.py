@@ -1,0 +1,134 @@
+"""A rank that dies fails its test, which names it and its last words; the next test passes."""
+
+import pytest
+
+FIXTURES = """
+@pytest.fixture
+def dies_before():
+    if RANK == 1:
+        os._exit(5)
+
+@pytest.fixture
+def dies_after():
+    yield
+    if RANK == 1:
+        os._exit(6)
+"""
+# "its last lines" come from stdout and from C, below Python's streams.
+DEATHS = {
+    "exits": (
+        """
+        if RANK == 1:
+            print("last words")
+            os.write(2, b"words of C++\\n")
+            os._exit(3)
+        total()
+        """,
+        [
+            "rank 1 ended with exit code 3; its last lines:",
+            "    last words\n",
+            "    words of C++\n",
+            "rank 0: ",
+        ],
+    ),
+    "all_exit": (
+        "os._exit(3)",
+        ["rank 0 ended with exit code 3", "rank 1 ended with exit code 3"],
+    ),
+    "rank_0_exits": (
+        """
+        if RANK == 0:
+            print("last words of rank 0", flush=True)
+            os._exit(4)
+        """,
+        ["rank 0 ended with exit code 4; its last lines:", "    last words of rank 0"],
+    ),
+    "is_killed": (
+        "if RANK == 1: os.kill(os.getpid(), signal.SIGKILL)",
+        ["rank 1 was killed by SIGKILL"],
+    ),
+    "is_terminated": (
+        """
+        if RANK == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        total()
+        """,
+        ["rank 0 was killed by SIGTERM"],
+    ),
+    "segfaults": (
+        "if RANK == 1: ctypes.string_at(0)",
+        ["rank 1 was killed by SIGSEGV", "    Current thread 0x", "in test_segfaults"],
+    ),
+    "aborts": ("if RANK == 1: os.abort()", ["rank 1 was killed by SIGABRT"]),
+    "set_up(dies_before)": ("total()", ["rank 1 ended with exit code 5"]),
+    "tear_down(dies_after)": ("total()", ["rank 1 ended with exit code 6"]),
+    "closes_its_files": (
+        "if RANK == 1: os.closerange(3, 4096); os._exit(7)",
+        ["rank 1 ended with exit code 7"],
+    ),
+    "forks": (
+        """
+        if RANK == 1 and os.fork() == 0:
+            time.sleep(1000)  # holds copies of the rank's files
+        if RANK == 1:
+            os._exit(8)
+        """,
+        ["rank 1 ended with exit code 8"],
+    ),
+}
+# What ends a rank's session in its own words.
+LEAVINGS = {
+    "sys_exit": ("if RANK == 1: sys.exit(2)", ["on rank 1:", "SystemExit: 2"]),
+    "pytest_exit": (
+        "if RANK == 1: pytest.exit('enough')",
+        [
+            "rank 1 ended with exit code 2; its last lines:",
+            "test_it.py:23: _pytest.outcomes.Exit: enough",
+        ],
+    ),
+    "interrupts": (
+        "if RANK == 1: raise KeyboardInterrupt",
+        ["rank 1 ended with exit code 2", "test_it.py:28: KeyboardInterrupt"],
+    ),
+    "signals": (
+        "if RANK == 1: os.kill(os.getpid(), signal.SIGINT); time.sleep(5)",
+        ["rank 1 ended with exit code 2", "test_it.py:33: KeyboardInterrupt"],
+    ),
+    "destroys_the_group": (
+        "if RANK == 1: dist.destroy_process_group()",
+        ["different points: the world's process group is gone on rank 1 alone"],
+    ),
+}
+
+
+def test_deaths(run_cases):
+    done = run_cases(DEATHS, "--multigpu-grace", 0.5, before=FIXTURES)
+    assert done.seconds < 60  # no test waits for its timeout
+
+
+def test_leavings(run_cases):
+    run_cases(LEAVINGS, "--multigpu-grace", 0.5)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_dynamic_test_dies(run_tests, size):
+    done = run_tests(
+        f"""
+        import os
+        import pytest
+
+        @pytest.mark.multigpu_dynamic(world_size={size})
+        def test_exits(world):
+            if world.rank == world.size - 1:
+                os._exit(3)
+            world.barrier()
+
+        @pytest.mark.multigpu_dynamic(world_size={size})
+        def test_next(world):
+            world.barrier()
+        """,
+        "--multigpu-dynamic",
+    )
+    dead, well = f"test_exits[ranks={size}]", f"test_next[ranks={size}]"
+    assert done.outcomes == {dead: "failed", well: "passed"}
+    assert done.texts[dead].startswith(f"rank {size - 1} ended with exit code 3\n")
