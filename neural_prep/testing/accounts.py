@@ -79,12 +79,22 @@ class Account:
         return [report for report in self.phases.values() if report.failed]
 
     @property
+    def has_failed(self) -> bool:
+        """Whether a phase, or a subtest, has failed."""
+        return any(report.failed for report in [*self.phases.values(), *self.subtests])
+
+    @property
     def sections(self) -> list[tuple[str, str]]:
         """All that was captured here."""
+        return self.sections_until("teardown")
+
+    def sections_until(self, when: Phase) -> list[tuple[str, str]]:
+        """What was captured here up to the end of a phase, and what a lost rank wrote."""
         if self.later:
             return self.later
-        latest = list(self.phases.values())[-1:]
-        found = list(latest[0].sections) if latest else []
+        phases = PHASES[: PHASES.index(when) + 1]
+        reports = [self.phases[phase] for phase in phases if phase in self.phases]
+        found = list(reports[-1].sections) if reports else []
         return [*found, ("Captured output", self.output)] if self.output.strip() else found
 
     def fate(self) -> str:

@@ -200,8 +200,9 @@ class LaunchedLeader(Leading):
             if self._over:
                 self._left = [item.nodeid for item in session.items]
                 raise session.Failed(self._over)
+            result = yield
             self._tell_strangers(self._every, session)
-            return (yield)
+            return result
         finally:
             self._line.send(Leave() if self._over else Finish())
             for warned in self._later:

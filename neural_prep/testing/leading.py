@@ -112,7 +112,7 @@ def agree(accounts: Sequence[Account]) -> bool:
     """Whether all ranks may go on together."""
     if not all(account.done and account.alive for account in accounts):
         return False
-    if any(account.failures for account in accounts):
+    if any(account.has_failed for account in accounts):
         return False
     outcomes = {tuple(report.outcome for report in account.phases.values()) for account in accounts}
     return len(outcomes) == 1 and differing_positions(accounts) is None

@@ -76,7 +76,9 @@ class Rank:
         """Runs a test's phases as pytest's own hook would, whatever came of those before."""
         prepare(item)
         item.session.shouldfail = item.session.shouldstop = False
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         runtestprotocol(item, nextitem=nextitem, log=True)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
 
     @pytest.hookimpl(tryfirst=True)

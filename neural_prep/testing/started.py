@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 from _pytest.config import Config
+from _pytest.logging import _LiveLoggingStreamHandler
+from _pytest.terminal import TerminalReporter
 
 from neural_prep.testing import examples
 from neural_prep.testing.coverage import measure_coverage
@@ -64,6 +67,8 @@ class StartedRank(Rank):
         """Hands over what is captured, and has Hypothesis behave alike on all ranks."""
         files = _capture_files(config)
         self._watch.say(Captures(len(files)), files)
+        if self._settings.rank == 0:
+            _log_live(config)
         examples.configure()
 
     def pytest_sessionstart(self) -> None:
@@ -96,6 +101,17 @@ class StartedRank(Rank):
         """Keeps the tests of this world's kind."""
         kinds = [(item, kind_of(item)) for item in items]
         items[:] = [item for item, kind in kinds if kind and kind.name == self._settings.kind]
+
+
+def _log_live(config: pytest.Config) -> None:
+    """Shows live logs, where they are wanted: a rank has no reporter of its own to show them."""
+    logs = config.pluginmanager.getplugin("logging-plugin")
+    if logs is None or (config.option.log_cli_level is None and not config.getini("log_cli")):
+        return
+    capture = config.pluginmanager.getplugin("capturemanager")
+    handler = _LiveLoggingStreamHandler(TerminalReporter(config, sys.stdout), capture)
+    handler.setFormatter(logs.log_cli_handler.formatter)
+    logs.log_cli_handler = handler
 
 
 def _capture_files(config: pytest.Config) -> list[int]:

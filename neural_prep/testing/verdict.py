@@ -68,12 +68,18 @@ def merge(about: About, accounts: Sequence[Account], limits: Limits) -> list[Tes
     """
     problems, remarks = _judge(about, accounts, limits)
     reports = [_subtest(about, group) for group in _matching_subtests(accounts)]
+    failed = len([report for report in reports if report.failed])
     for when in PHASES:
         report = _phase(about, when, accounts, [p for p in problems if p.when == when], remarks)
         if report is None:
             continue
+        if when == "call" and report.passed and failed:  # pytest counts those of its own process
+            report.outcome = "failed"
+            report.longrepr = f"contains {failed} failed subtest{'s' * (failed > 1)}"
         if report.failed:
             remarks = []  # once
+        elif problems:
+            report.sections = _sections(accounts, when)
         reports.append(report)
     return reports
 
@@ -218,7 +224,7 @@ def _failure(
         "failed",
         whole,
         when,
-        sections=_sections(accounts),
+        sections=_sections(accounts, when),
         duration=max(
             [report.duration for report in found] + [account.seconds for account in accounts]
         ),
@@ -253,11 +259,11 @@ def _chain(
     return [(trace, last, text) for trace, _, text in links]
 
 
-def _sections(accounts: Sequence[Account]) -> list[tuple[str, str]]:
+def _sections(accounts: Sequence[Account], when: Phase) -> list[tuple[str, str]]:
     return [
         (name if account.rank == 0 else f"{name}, rank {account.rank}", text)
         for account in accounts
-        for name, text in account.sections
+        for name, text in account.sections_until(when)
     ]
 
 

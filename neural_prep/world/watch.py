@@ -124,12 +124,13 @@ def dump_on_request(log: int) -> None:
 
 
 def shorten_dump(text: str) -> str:
-    r"""What faulthandler has written, without frames that are between a rank's start and a test.
+    r"""What faulthandler has written, less this thread, and frames before a test's own.
 
     >>> shorten_dump('File "test_a.py", line 3 in test\nFile "/pluggy/_hooks.py", line 5 in call')
     'File "test_a.py", line 3 in test'
     """
     cut = ("Extension modules: ", '  File "<string>"')
+    text = "\n\n".join(part for part in text.split("\n\n") if f'"{__file__}"' not in part)
     lines = [line for line in text.splitlines() if not line.startswith(cut)]
     return "\n".join(line for line in lines if not _is_on_the_way(line))
 
