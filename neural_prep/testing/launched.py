@@ -265,7 +265,9 @@ class LaunchedLeader(Leading):
         """Follows a test on all ranks, and cuts off those that don't come to its end."""
         course.follow(limits, stopped=lambda: self._terminated, poll=_POLL)
         course.ask_where(own=find_stacks)
-        gone = [account for account in course.accounts if account.gone]
+        gone = sorted(
+            (one for one in course.accounts if one.gone), key=lambda one: one.failed_at or 0
+        )
         if gone:
             self._over = f"{gone[0].fate()} in {item.nodeid}"
         elif course.left and not course.in_trouble:

@@ -134,7 +134,7 @@ def _judge(
         ((account, report) for account in accounts for report in account.failures),
         key=lambda pair: pair[0].failed_at or 0,
     )
-    gone = [account for account in accounts if account.gone]
+    gone = sorted((one for one in accounts if one.gone), key=lambda one: one.failed_at or 0)
     left = [account for account in accounts if not account.gone and not account.done]
     if _expected(accounts, failed, gone):
         return [], []
