@@ -6,6 +6,7 @@ started anew before the next test, so that one defect is one failure.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator, Sequence
 from pathlib import Path
 
@@ -15,11 +16,12 @@ from _pytest.reports import TestReport
 from neural_prep.testing.coverage import coverage_settings
 from neural_prep.testing.kinds import DYNAMIC, STATIC, Kind, kind_of, size_of
 from neural_prep.testing.leading import Leading, agree, not_run, seconds, skipped, unknown
-from neural_prep.testing.options import Options
+from neural_prep.testing.options import PRELOAD, Options
 from neural_prep.testing.verdict import About, Limits, merge
 from neural_prep.testing.worlds import RankWorld, StartError, python_path
 from neural_prep.world.ranks import Nursery, WorldError
 
+_PREPARE = "neural_prep.testing.preload:load"
 _DEFAULT = 2  # ranks, where there is no GPU
 _ATTEMPTS = 2  # to start the static world, before its tests are given up
 
@@ -34,6 +36,7 @@ class Leader(Leading):
         self._world: RankWorld | None = None  # the static one
         self._failures: list[str] = []  # of the static world to start, one after another
         self._worlds = 0
+        self._starting = 0.0  # seconds that the running test's world took to start
         needs_ranks = DYNAMIC in options.kinds or not options.in_process
         if needs_ranks and not _is_in_xdist(config):
             self._get_nursery()  # imports torch while tests are collected
@@ -61,15 +64,18 @@ class Leader(Leading):
     ) -> Sequence[TestReport]:
         about = About(item.nodeid, item.location, dict.fromkeys(item.keywords, 1))
         limits = Limits(seconds(item, kind, self._options.timeout), self._options.grace)
+        self._starting = 0.0
         try:
             if not kind.is_static:
-                return self._run_dynamic(item, kind, about, limits)
-            reason = kind.reason_to_skip(self._size)
-            if reason is not None:
-                return skipped(about, reason)
-            return self._run_static(item, nextitem, about, limits)
+                reports = self._run_dynamic(item, kind, about, limits)
+            elif reason := kind.reason_to_skip(self._size):
+                reports = skipped(about, reason)
+            else:
+                reports = self._run_static(item, nextitem, about, limits)
         except (StartError, WorldError) as error:
-            return not_run(about, str(error))
+            reports = not_run(about, str(error))
+        reports[0].duration += self._starting
+        return reports
 
     def _run_static(
         self, item: pytest.Item, nextitem: pytest.Item | None, about: About, limits: Limits
@@ -109,7 +115,11 @@ class Leader(Leading):
 
     def _get_nursery(self) -> Nursery:
         if self._nursery is None:
-            self._nursery = Nursery(self._path, self._options.ranks or _DEFAULT)
+            loaded = self._config.pluginmanager.list_plugin_distinfo()
+            plugins = [plugin.__name__ for plugin, _ in loaded if hasattr(plugin, "__name__")]
+            arguments = [self._config.getini(PRELOAD), plugins]
+            ranks = self._options.ranks or _DEFAULT
+            self._nursery = Nursery(self._path, ranks, _PREPARE, arguments)
         return self._nursery
 
     def _static_world(self, item: pytest.Item, limits: Limits) -> RankWorld:
@@ -140,8 +150,9 @@ class Leader(Leading):
         process_group: bool,
     ) -> RankWorld:
         self._worlds += 1
+        begun = time.monotonic()
         temp: Path = self._config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
-        return RankWorld(
+        world = RankWorld(
             self._get_nursery(),
             self._config,
             size=size,
@@ -154,6 +165,8 @@ class Leader(Leading):
             output=self._options.output,
             coverage=coverage_settings(self._config),
         )
+        self._starting = time.monotonic() - begun
+        return world
 
     def _close(self, *, gently: bool) -> None:
         if self._world is not None:

@@ -10,6 +10,11 @@ import pytest
 
 from neural_prep.testing.kinds import DYNAMIC, SINGLE, STATIC
 
+PRELOAD = "multigpu_preload"
+_PRELOAD_HELP = (
+    "modules that are imported once, before ranks are forked, besides torch: heavy ones that start "
+    "no threads and don't touch CUDA, such as lightning.pytorch"
+)
 _HELP = {
     "--multigpu-static": "run tests marked multigpu_static on one world of ranks, started once",
     "--multigpu-dynamic": "run tests marked multigpu_dynamic, each in a fresh world of ranks",
@@ -64,6 +69,7 @@ def add_options(parser: pytest.Parser) -> None:
         default="rank0",
         help=_HELP["--multigpu-output"],
     )
+    parser.addini(PRELOAD, _PRELOAD_HELP, type="args", default=[])
 
 
 def read_options(config: pytest.Config, environment: Mapping[str, str] = os.environ) -> Options:

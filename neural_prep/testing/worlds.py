@@ -220,6 +220,9 @@ def _options(config: pytest.Config) -> dict[str, Any]:
             pickle.dumps(value)
             options[name] = value
     options.update({name: value for name, value in _LEADERS_OWN.items() if name in known})
+    # The nursery has imported some of them, and their asserts are not the tests'.
+    ignored = "ignore:Module already imported so cannot be rewritten"
+    options["pythonwarnings"] = [*(known.get("pythonwarnings") or []), ignored]
     options["plugins"] = [*(known.get("plugins") or []), "no:terminal"]
     options["rootdir"] = str(config.rootpath)
     if config.inipath is not None:

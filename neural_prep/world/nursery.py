@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import importlib
 import os
 import signal
@@ -16,14 +17,14 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import recv_handle
 from typing import Any
 
 _ORPHANS = 0.5  # seconds that a dead rank's helpers (multiprocessing's tracker) have to clean up
-_PRELOAD = ("torch", "torch.distributed.device_mesh", "numpy", "pytest")
+_PRELOAD = ("torch", "torch.distributed.device_mesh", "numpy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,15 +135,34 @@ class _Nursery:
             os.killpg(pid, signal.SIGKILL)
 
 
-def serve(handle: int) -> None:
-    """Serves the connection with this file number until it closes."""
+def serve(handle: int, prepare: str, arguments: Sequence[Any]) -> None:
+    """Serves the connection with this file number until it closes.
+
+    Args:
+        handle: The file number.
+        prepare: `module:function`, called before ranks are forked.
+        arguments: What it is called with.
+    """
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)  # the connection's end is what counts
     for name in _PRELOAD:
         importlib.import_module(name)
+    find(prepare)(*arguments)
+    gc.collect()
+    gc.freeze()  # ranks never look through what is imported here: each ends 0.2 s sooner
     with contextlib.suppress(BrokenPipeError):
         _Nursery(Connection(handle)).serve()
     os._exit(0)
+
+
+def find(entry: str) -> Callable[..., Any]:
+    """The function that `module:function` names.
+
+    >>> find("os.path:basename")("/a/b")
+    'b'
+    """
+    module, _, name = entry.partition(":")
+    return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
 
 
 def _count_gpus() -> int:
@@ -181,9 +201,7 @@ def _become(spec: RankSpec, handles: Sequence[int]) -> None:
         os.environ.update(spec.environment)
         os.chdir(spec.directory)
         sys.path[:] = spec.path
-        module, _, name = spec.entry.partition(":")
-        entry = getattr(importlib.import_module(module), name)
-        status = entry(spec.payload, *handles[2:])
+        status = find(spec.entry)(spec.payload, *handles[2:])
     except SystemExit as left:
         status = left.code if isinstance(left.code, int) else 1
     except BaseException:

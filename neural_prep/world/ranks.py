@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import socket
 import subprocess
@@ -24,8 +25,8 @@ from neural_prep.world.nursery import Ended, RankSpec, Ready
 _IMPORTING = 120.0  # seconds until torch must be imported
 _BURIAL = 5.0  # seconds from the end of a rank's connection to the word of its end
 _START = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
-    "from neural_prep.world.nursery import serve; serve(int(sys.argv[1]))"
+    "import json, sys; handle, sys.path[:], prepare, arguments = json.loads(sys.argv[1]); "
+    "from neural_prep.world.nursery import serve; serve(handle, prepare, arguments)"
 )
 
 
@@ -36,16 +37,18 @@ class WorldError(Exception):
 class Nursery:
     """The process that forks ranks, as its starter sees it."""
 
-    def __init__(self, path: Sequence[str], ranks: int) -> None:
+    def __init__(
+        self, path: Sequence[str], ranks: int, prepare: str, arguments: Sequence[Any]
+    ) -> None:
         """Starts it; the import of torch goes on meanwhile.
 
         Args:
             path: `sys.path` of the nursery.
             ranks: Number of ranks that are likely, for libraries that settle on a number of threads
                 when they are loaded.
+            prepare: `module:function`, called there once torch is imported.
+            arguments: What it is called with; JSON.
         """
-        import json  # with the plugin installed, a plain run of pytest should not pay for it
-
         environment = clean(os.environ)
         environment.setdefault("OMP_NUM_THREADS", str(threads_of(ranks, cores())))
         ours, theirs = socket.socketpair()
@@ -54,7 +57,8 @@ class Nursery:
                 [
                     sys.executable,
                     *subprocess._args_from_interpreter_flags(),  # type: ignore[attr-defined]
-                    *("-P", "-c", _START, str(theirs.fileno()), json.dumps(list(path))),
+                    *("-P", "-c", _START),
+                    json.dumps([theirs.fileno(), list(path), prepare, list(arguments)]),
                 ],
                 pass_fds=[theirs.fileno()],
                 env=environment,
