@@ -21,7 +21,7 @@ stats: $(CORE)  ## Statistics of the example data set, into stats/meps_example.
 	$(BIN)/neural-prep stats --config configs/meps.yaml
 
 test: $(DEV)  ## Every test.
-	$(BIN)/pytest $(PYTEST_ARGS)
+	$(BIN)/pytest --multigpu-all $(PYTEST_ARGS)
 
 lint: $(DEV)  ## Style and format of the code.
 	$(BIN)/ruff check .
