@@ -71,8 +71,10 @@ class Leading:
 
     def _tell_strangers(self, every: Sequence[Collected], session: pytest.Session) -> None:
         """Reports tests that ranks have collected and this session has not, once each."""
+        knows_less = getattr(self._config.option, "lf", False)  # ranks collect what passed, too
         for rank, collected in enumerate(every):
             strange = set(collected.ids) - self._collected[STATIC] - self._told
+            strange = set() if knows_less else strange
             errors = [text for text in collected.errors if text not in self._told]
             self._told |= strange | set(errors)
             said = [
