@@ -57,11 +57,18 @@ def _alike() -> dict[str, Any]:
 def _failing_once(test: Callable[..., Any]) -> Callable[..., Any]:
     """The test, which after its first failure fails again with the same, without being run."""
     failure: list[Exception] = []
+    drawn: list[tuple[Any, Any]] = []  # by the body itself, through `data()`
 
     @functools.wraps(test)
     def once(*args: Any, **kwargs: Any) -> Any:
+        data = _data_among([*args, *kwargs.values()])
         if failure:
+            for strategy, label in drawn:  # the same again, or Hypothesis calls the test flaky
+                data.draw(strategy, label)
             raise failure[0]
+        drawn.clear()
+        if data is not None:
+            data.draw = _recording(data.draw, drawn)
         try:
             return test(*args, **kwargs)
         except Exception as error:
@@ -71,3 +78,18 @@ def _failing_once(test: Callable[..., Any]) -> Callable[..., Any]:
 
     once.original = test  # type: ignore[attr-defined]
     return once
+
+
+def _data_among(arguments: list[Any]) -> Any:
+    """What `data()` has given a test; there is one object of it, however many arguments."""
+    from hypothesis.strategies import DataObject
+
+    return next((value for value in arguments if isinstance(value, DataObject)), None)
+
+
+def _recording(draw: Callable[..., Any], drawn: list[tuple[Any, Any]]) -> Callable[..., Any]:
+    def recording(strategy: Any, label: Any = None) -> Any:
+        drawn.append((strategy, label))
+        return draw(strategy, label)
+
+    return recording

@@ -50,6 +50,7 @@ from neural_prep.testing.messages import (
     Warned,
 )
 from neural_prep.testing.options import Options
+from neural_prep.testing.outputs import Pump
 from neural_prep.testing.rank import Rank, prepare, tear_down
 from neural_prep.testing.verdict import About, Limits, merge
 from neural_prep.world import group
@@ -65,8 +66,10 @@ def register(config: pytest.Config, options: Options) -> None:
     """Meets the other ranks and registers this one's part."""
     launch = join_ranks(2 * options.timeout + 60)
     rank: LaunchedRank | LocalRank
+    if options.output == "all":
+        _prefix_output(config, launch.rank)
     if launch.rank:
-        _be_quiet(config)
+        _be_quiet(config, capture=options.output != "all")
         rank = LaunchedRank(config, launch, call_leader(launch))
     else:
         leader = LaunchedLeader(config, options, launch)
@@ -125,8 +128,9 @@ class LaunchedRank(Rank):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Leaves failures to rank 0: the launcher would end it while it reports."""
-        if session.exitstatus == pytest.ExitCode.TESTS_FAILED:
+        """Leaves the verdict to rank 0: the launcher would end it while it reports."""
+        verdicts = (pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
+        if session.exitstatus in verdicts:
             session.exitstatus = pytest.ExitCode.OK
 
 
@@ -347,15 +351,42 @@ def _renew(launch: Launch, session: pytest.Session, generation: int) -> group.Wo
     return launch.open_world(generation)
 
 
-def _be_quiet(config: pytest.Config) -> None:
-    """Has a rank above 0 write nothing: what it captures goes into rank 0's report."""
+def _be_quiet(config: pytest.Config, *, capture: bool) -> None:
+    """Has a rank above 0 report nothing; what it captures goes into rank 0's report."""
     reporter = config.pluginmanager.getplugin("terminalreporter")
     if reporter is not None:
         nowhere = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
         reporter._tw = create_terminal_writer(config, nowhere)
     manager: Any = config.pluginmanager.getplugin("capturemanager")
-    if manager is not None and manager._method == "no":
-        manager.stop_global_capturing()
-        manager._method = "fd"
-        manager.start_global_capturing()
-        manager.suspend_global_capture()
+    if capture and manager is not None and manager._method == "no":
+        _capture_by(manager, "fd")
+
+
+def _prefix_output(config: pytest.Config, rank: int) -> None:
+    """Writes what tests write at once, each line with its rank; the report stays as it is."""
+    terminal = os.fdopen(os.dup(1), "w")
+    reporter = config.pluginmanager.getplugin("terminalreporter")
+    if reporter is not None:
+        reporter._tw = create_terminal_writer(config, terminal)
+    manager: Any = config.pluginmanager.getplugin("capturemanager")
+    if manager is not None:
+        _capture_by(manager, "no")
+    pump = Pump(rank, terminal.fileno())
+    streams = (1, 2)
+    for stream in streams:
+        os.dup2(pump.writing, stream)
+
+    def restore() -> None:
+        for stream in streams:
+            os.dup2(terminal.fileno(), stream)
+        pump.close()
+
+    config.add_cleanup(restore)
+
+
+def _capture_by(manager: Any, method: str) -> None:
+    """Begins to capture in another way than pytest was started with."""
+    manager.stop_global_capturing()
+    manager._method = method
+    manager.start_global_capturing()
+    manager.suspend_global_capture()

@@ -16,7 +16,7 @@ from _pytest.reports import TestReport
 from neural_prep.testing.coverage import coverage_settings
 from neural_prep.testing.kinds import DYNAMIC, STATIC, Kind, kind_of, size_of
 from neural_prep.testing.leading import Leading, agree, not_run, seconds, skipped, unknown
-from neural_prep.testing.options import PRELOAD, Options
+from neural_prep.testing.options import OUTSIDE, PRELOAD, Options
 from neural_prep.testing.verdict import About, Limits, merge
 from neural_prep.testing.worlds import RankWorld, StartError, python_path
 from neural_prep.world.ranks import Nursery, WorldError
@@ -118,8 +118,13 @@ class Leader(Leading):
             loaded = self._config.pluginmanager.list_plugin_distinfo()
             plugins = [plugin.__name__ for plugin, _ in loaded if hasattr(plugin, "__name__")]
             arguments = [self._config.getini(PRELOAD), plugins]
-            ranks = self._options.ranks or _DEFAULT
-            self._nursery = Nursery(self._path, ranks, _PREPARE, arguments)
+            self._nursery = Nursery(
+                self._path,
+                self._options.ranks or _DEFAULT,
+                base=self._config.stash[OUTSIDE],
+                prepare=_PREPARE,
+                arguments=arguments,
+            )
         return self._nursery
 
     def _static_world(self, item: pytest.Item, limits: Limits) -> RankWorld:

@@ -10,6 +10,7 @@ import pytest
 
 from neural_prep.testing.kinds import DYNAMIC, SINGLE, STATIC
 
+OUTSIDE = pytest.StashKey[Mapping[str, str]]()  # the environment that pytest was started in
 PRELOAD = "multigpu_preload"
 _PRELOAD_HELP = (
     "modules that are imported once, before ranks are forked, besides torch: heavy ones that start "

@@ -24,16 +24,9 @@ class Output:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the world
         self._captured: tuple[int, ...] = ()
         self._read = 0
-        self._pump: threading.Thread | None = None
-        self._owned: list[int] = []
-        if mode == "all":
-            reading, writing = os.pipe()
-            self._owned = [writing]
-            self._pump = threading.Thread(
-                target=_copy, args=(reading, f"[rank {rank}] "), daemon=True, name=f"rank {rank}"
-            )
-            self._pump.start()
-            self.handles = (writing, writing)
+        self._pump = Pump(rank, terminal=1) if mode == "all" else None
+        if self._pump is not None:
+            self.handles = (self._pump.writing, self._pump.writing)
         elif rank == 0:
             self.handles = (1, 2)
         else:
@@ -46,8 +39,8 @@ class Output:
 
     def started(self) -> None:
         """Closes what the rank alone writes to from now on."""
-        while self._owned:
-            os.close(self._owned.pop())
+        if self._pump is not None:
+            self._pump.let_go()
 
     def keep(self, files: tuple[int, ...]) -> None:
         """Takes the files in which the rank's pytest keeps the running phase's output."""
@@ -66,9 +59,8 @@ class Output:
 
     def close(self) -> None:
         """Closes it; what is on its way to the terminal gets there first."""
-        self.started()
         if self._pump is not None:
-            self._pump.join(2.0)
+            self._pump.close()
         for file in self._captured:
             with contextlib.suppress(OSError):
                 os.close(file)
@@ -76,8 +68,32 @@ class Output:
         self._log.close()
 
 
-def _copy(reading: int, prefix: str) -> None:
+class Pump:
+    """Copies what is written into a pipe to the terminal, each line with its rank."""
+
+    def __init__(self, rank: int, terminal: int) -> None:
+        """Opens the pipe; its end to write to is `writing`."""
+        reading, self.writing = os.pipe()
+        self._is_held = True
+        self._thread = threading.Thread(
+            target=_copy, args=(reading, terminal, f"[rank {rank}] "), daemon=True, name="pump"
+        )
+        self._thread.start()
+
+    def let_go(self) -> None:
+        """Closes the end to write to, which others may have inherited."""
+        if self._is_held:
+            os.close(self.writing)
+            self._is_held = False
+
+    def close(self) -> None:
+        """Waits until all is written, once nobody else can write."""
+        self.let_go()
+        self._thread.join(2.0)
+
+
+def _copy(reading: int, terminal: int, prefix: str) -> None:
     with open(reading, errors="replace") as lines:
         for line in lines:
             with contextlib.suppress(OSError):
-                os.write(1, f"{prefix}{line.rstrip(chr(10))}\n".encode())
+                os.write(terminal, f"{prefix}{line.rstrip(chr(10))}\n".encode())

@@ -7,6 +7,7 @@ imported by the runs that ask for them.
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 import pytest
@@ -20,7 +21,14 @@ from neural_prep.testing.fixtures import (  # noqa: F401 - pytest finds fixtures
     shared_tmp_path,
     world,
 )
-from neural_prep.testing.options import Options, act_as_worker, add_options, read_options
+from neural_prep.testing.options import (
+    OUTSIDE,
+    Options,
+    act_as_worker,
+    add_options,
+    read_options,
+)
+from neural_prep.world.environment import GPUS, visible_gpus
 
 _OPTIONS = pytest.StashKey[Options]()
 _IS_LED = pytest.StashKey[bool]()  # whether a leading session has started this one
@@ -44,6 +52,17 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_IS_LED] = config.pluginmanager.has_plugin(RANK)
     if options.under_launcher and int(os.environ["RANK"]):
         act_as_worker(config, int(os.environ["RANK"]), options.ranks or 1, "launched")
+    elif options.kinds:
+        config.stash[OUTSIDE] = dict(os.environ)
+        _share_gpus(config)
+
+
+def _share_gpus(config: pytest.Config) -> None:
+    """Gives each worker of pytest-xdist one GPU, where there are several, before it uses any."""
+    worker = re.fullmatch(r"gw(\d+)", getattr(config, "workerinput", {}).get("workerid", ""))
+    names = visible_gpus(os.environ)
+    if worker is not None and len(names) > 1:
+        os.environ[GPUS] = names[int(worker[1]) % len(names)]
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -124,12 +143,15 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> None:
-    """Seeds the generators for static tests in pytest's own process."""
-    config = item.config
-    if not config.stash[_IS_LED] and kinds.kind_of(item) is not None:
-        options = config.stash[_OPTIONS]
-        if options.in_process:
-            from neural_prep.world import group
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Prepares static tests in pytest's own process as a rank does."""
+    options = item.config.stash[_OPTIONS]
+    kind = kinds.kind_of(item)
+    if item.config.stash[_IS_LED] or not options.in_process or kind is None:
+        return
+    reason = kind.reason_to_skip(1)
+    if reason is not None:
+        pytest.skip(reason)
+    from neural_prep.world import group
 
-            group.seed_generators(kinds.seed_of(item.nodeid))
+    group.seed_generators(kinds.seed_of(item.nodeid))

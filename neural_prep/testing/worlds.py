@@ -23,6 +23,7 @@ from neural_prep.testing.messages import (
     Settings,
     Warned,
 )
+from neural_prep.testing.options import OUTSIDE
 from neural_prep.testing.outputs import Output
 from neural_prep.testing.verdict import Limits
 from neural_prep.world.ranks import Gone, Nursery, Ranks
@@ -118,7 +119,7 @@ class RankWorld:
                 payload=settings,
                 path=path,
                 directory=str(config.invocation_params.dir),
-                base=os.environ,
+                base=config.stash[OUTSIDE],
                 outputs=lambda rank: self._outputs[rank].handles,
                 logs=lambda rank: self._outputs[rank].log,
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 # What torchrun, Slurm, MPI and Lightning tell their processes.
 _LAUNCHERS = (
@@ -24,7 +25,7 @@ _LAUNCHERS = (
     "TORCH_NCCL_ASYNC_ERROR_HANDLING",
     "WORLD_SIZE",
 )
-_GPUS = "CUDA_VISIBLE_DEVICES"
+GPUS = "CUDA_VISIBLE_DEVICES"
 
 
 def clean(environment: Mapping[str, str]) -> dict[str, str]:
@@ -50,14 +51,27 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def gpu_of(rank: int, gpus: int, visible: str | None) -> str:
-    """The one entry of `CUDA_VISIBLE_DEVICES` that a rank, or a worker, sees.
+def visible_gpus(environment: Mapping[str, str]) -> list[str]:
+    """Names of the GPUs that a process with this environment may use, without asking CUDA.
 
-    >>> gpu_of(1, gpus=4, visible=None), gpu_of(5, gpus=4, visible="4,5,6,7")
+    >>> visible_gpus({"CUDA_VISIBLE_DEVICES": "4,5"})
+    ['4', '5']
+    """
+    visible = environment.get(GPUS)
+    if visible is not None:
+        return [name for name in visible.split(",") if name]
+    known = Path("/proc/driver/nvidia/gpus")
+    return [str(gpu) for gpu in range(len(list(known.iterdir())) if known.is_dir() else 0)]
+
+
+def gpu_of(rank: int, gpus: int, visible: str | None) -> str:
+    """The one entry of `CUDA_VISIBLE_DEVICES` that a rank sees.
+
+    >>> gpu_of(1, gpus=4, visible=None), gpu_of(1, gpus=4, visible="4,5,6,7")
     ('1', '5')
     """
     names = visible.split(",") if visible else [str(gpu) for gpu in range(gpus)]
-    return names[rank % len(names)]
+    return names[rank]
 
 
 def environment_of(
@@ -83,5 +97,5 @@ def environment_of(
     )
     environment.setdefault("OMP_NUM_THREADS", str(threads_of(size, cores())))
     if gpus >= size:
-        environment[_GPUS] = gpu_of(rank, gpus, base.get(_GPUS))
+        environment[GPUS] = gpu_of(rank, gpus, base.get(GPUS))
     return environment

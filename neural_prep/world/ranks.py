@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -38,7 +37,13 @@ class Nursery:
     """The process that forks ranks, as its starter sees it."""
 
     def __init__(
-        self, path: Sequence[str], ranks: int, prepare: str, arguments: Sequence[Any]
+        self,
+        path: Sequence[str],
+        ranks: int,
+        *,
+        base: Mapping[str, str],
+        prepare: str,
+        arguments: Sequence[Any],
     ) -> None:
         """Starts it; the import of torch goes on meanwhile.
 
@@ -46,10 +51,11 @@ class Nursery:
             path: `sys.path` of the nursery.
             ranks: Number of ranks that are likely, for libraries that settle on a number of threads
                 when they are loaded.
+            base: The environment outside.
             prepare: `module:function`, called there once torch is imported.
             arguments: What it is called with; JSON.
         """
-        environment = clean(os.environ)
+        environment = clean(base)
         environment.setdefault("OMP_NUM_THREADS", str(threads_of(ranks, cores())))
         ours, theirs = socket.socketpair()
         with theirs:
