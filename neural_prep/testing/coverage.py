@@ -24,8 +24,8 @@ def coverage_settings(config: pytest.Config) -> dict[str, Any] | None:
     return {
         "data_file": os.path.abspath(measure.config.data_file),
         "data_suffix": True,
-        "source": config.option.cov_source or None,
-        "branch": config.option.cov_branch,
+        "source": controller.cov_source,
+        "branch": controller.cov_branch,
         "config_file": measure.config.config_file or False,
     }
 

@@ -72,7 +72,10 @@ class Leader(Leading):
                 reports = skipped(about, reason)
             else:
                 reports = self._run_static(item, nextitem, about, limits)
-        except (StartError, WorldError) as error:
+        except StartError as error:
+            reports = not_run(about, str(error))
+        except WorldError as error:
+            self._close(gently=False)  # the next test starts anew
             reports = not_run(about, str(error))
         reports[0].duration += self._starting
         return reports
@@ -114,6 +117,8 @@ class Leader(Leading):
         return self._options.ranks or self._get_nursery().gpus or _DEFAULT
 
     def _get_nursery(self) -> Nursery:
+        if self._nursery is not None and not self._nursery.is_alive:
+            self._close(gently=False)
         if self._nursery is None:
             loaded = self._config.pluginmanager.list_plugin_distinfo()
             plugins = [plugin.__name__ for plugin, _ in loaded if hasattr(plugin, "__name__")]

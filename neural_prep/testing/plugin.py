@@ -151,7 +151,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         return
     reason = kind.reason_to_skip(1)
     if reason is not None:
-        pytest.skip(reason)
+        raise pytest.skip.Exception(reason, _use_item_location=True)
     from neural_prep.world import group
 
     group.seed_generators(kinds.seed_of(item.nodeid))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -35,7 +36,8 @@ def main(settings: Settings, connection: int, log: int, listening: int = -1) -> 
         listening: File number of the store's listening socket, in rank 0.
     """
     dump_on_request(log)
-    watch = Watch(Connection(connection), lost=lambda: os.killpg(0, 9))
+    nursery = os.getppid()
+    watch = Watch(Connection(connection), lost=lambda: _leave(nursery))
     measure = measure_coverage(settings.coverage)
     try:
         group.use_threads(int(os.environ["OMP_NUM_THREADS"]))
@@ -48,6 +50,13 @@ def main(settings: Settings, connection: int, log: int, listening: int = -1) -> 
         if measure is not None:
             measure.stop()
             measure.save()
+
+
+def _leave(nursery: int) -> None:
+    """Ends this rank at once; its children are ended by the nursery, or else with it."""
+    if os.getppid() == nursery:  # where it lives, a tracker of shared memory has time to clean up
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.killpg(0, signal.SIGKILL)
 
 
 class StartedRank(Rank):

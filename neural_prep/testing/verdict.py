@@ -73,6 +73,8 @@ def merge(about: About, accounts: Sequence[Account], limits: Limits) -> list[Tes
         report = _phase(about, when, accounts, [p for p in problems if p.when == when], remarks)
         if report is None:
             continue
+        if when == "call" and report.passed and any(p.when == "setup" for p in problems):
+            continue  # ranks whose set-up went well went on
         if when == "call" and report.passed and failed:  # pytest counts those of its own process
             report.outcome = "failed"
             report.longrepr = f"contains {failed} failed subtest{'s' * (failed > 1)}"

@@ -26,8 +26,8 @@ from neural_prep.testing.messages import (
 from neural_prep.testing.options import OUTSIDE
 from neural_prep.testing.outputs import Output
 from neural_prep.testing.verdict import Limits
-from neural_prep.world.ranks import Gone, Nursery, Ranks
-from neural_prep.world.watch import Stacks, request_dump, shorten_dump
+from neural_prep.world.ranks import Gone, Message, Nursery, Ranks
+from neural_prep.world.watch import Stacks, TellStacks, request_dump, shorten_dump
 
 _ENTRY = "neural_prep.testing.started:main"
 _ANSWER = 1.0  # seconds until a rank must have told its stacks
@@ -188,10 +188,7 @@ class RankWorld:
             heard = self._ranks.listen(deadline - time.monotonic())
             if not heard:
                 late = sorted(set(range(self.size)) - set(found))
-                raise StartError(
-                    f"ranks {', '.join(map(str, late))} did not start in {seconds:g} s; "
-                    f"{self._said(late[0])}"
-                )
+                raise StartError(self._late(late, seconds))
             for event in heard:
                 if isinstance(event, Gone):
                     raise StartError(
@@ -204,6 +201,16 @@ class RankWorld:
                     found[event.rank] = event.content
         self.collected = [found[rank] for rank in range(self.size)]
         self._ids = [frozenset(collected.ids) for collected in self.collected]
+
+    def _late(self, ranks: Sequence[int], seconds: float) -> str:
+        """Says that ranks did not start, and where the first of them is."""
+        names = ", ".join(f"rank {rank}" for rank in ranks)
+        said = f"{names} did not start in {seconds:g} s; {self._said(ranks[0])}"
+        self._ranks.send(TellStacks(), ranks[:1])
+        for event in self._ranks.listen(_ANSWER):
+            if isinstance(event, Message) and isinstance(event.content, Stacks):
+                said += f"\nrank {event.rank} is at {event.content.line}:\n{event.content.text}"
+        return said
 
     def _said(self, rank: int) -> str:
         lines = self._outputs[rank].unread().strip()

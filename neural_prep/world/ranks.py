@@ -22,6 +22,7 @@ from neural_prep.world.environment import clean, cores, environment_of, threads_
 from neural_prep.world.nursery import Ended, RankSpec, Ready
 
 _IMPORTING = 120.0  # seconds until torch must be imported
+_LOST = "the process that forks ranks was killed"
 _BURIAL = 5.0  # seconds from the end of a rank's connection to the word of its end
 _START = (
     "import json, sys; handle, sys.path[:], prepare, arguments = json.loads(sys.argv[1]); "
@@ -77,6 +78,11 @@ class Nursery:
         self.ended: dict[int, int] = {}  # status by key
 
     @property
+    def is_alive(self) -> bool:
+        """Whether the process is there."""
+        return self._process.poll() is None
+
+    @property
     def gpus(self) -> int:
         """Number of GPUs; waits for torch to be imported."""
         if self._ready is None:
@@ -91,12 +97,19 @@ class Nursery:
         return self._ready.gpus
 
     def fork(self, spec: RankSpec, handles: Sequence[int]) -> int:
-        """Starts a rank, passes these open files to it, and returns its key."""
+        """Starts a rank, passes these open files to it, and returns its key.
+
+        Raises:
+            WorldError: if the nursery is gone.
+        """
         assert self.gpus >= 0  # waits for torch
         key = next(self._keys)
-        self.connection.send((key, spec))
-        for handle in handles:
-            send_handle(self.connection, handle, self._process.pid)
+        try:
+            self.connection.send((key, spec))
+            for handle in handles:
+                send_handle(self.connection, handle, self._process.pid)
+        except OSError:
+            raise WorldError(_LOST) from None
         return key
 
     def listen(self) -> None:
@@ -105,7 +118,7 @@ class Nursery:
             try:
                 said = self.connection.recv()
             except (EOFError, OSError):
-                raise WorldError("the process that forks ranks was killed") from None
+                raise WorldError(_LOST) from None
             assert isinstance(said, Ended)
             self.ended[said.key] = said.status
 
@@ -114,11 +127,13 @@ class Nursery:
         keys = [key for key in keys if key not in self.ended]
         if not keys:
             return
-        self.connection.send(keys)
-        deadline = time.monotonic() + _BURIAL
-        while not all(key in self.ended for key in keys) and time.monotonic() < deadline:
-            wait([self.connection], deadline - time.monotonic())
-            self.listen()
+        # Where the nursery is gone, ranks end with their connections.
+        with contextlib.suppress(OSError, WorldError):
+            self.connection.send(keys)
+            deadline = time.monotonic() + _BURIAL
+            while not all(key in self.ended for key in keys) and time.monotonic() < deadline:
+                wait([self.connection], deadline - time.monotonic())
+                self.listen()
 
     def close(self) -> None:
         """Ends every rank, and itself."""
