@@ -162,4 +162,5 @@ def unknown(every: Sequence[Collected], knowing: Sequence[int]) -> str:
         others = ", ".join(collected.ids[:8]) + (", ..." if len(collected.ids) > 8 else "")
         lines.append(f"rank {rank} {seen}; its tests: {others or 'none'}")
         lines += [f"rank {rank} could not collect {text}" for text in collected.errors]
+        lines += [f"rank {rank} skipped {text}" for text in collected.skipped]
     return "\n".join(lines)

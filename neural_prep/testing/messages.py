@@ -50,11 +50,13 @@ class Collected:
         pid: Its process.
         ids: Its tests, in order.
         errors: What went wrong in collecting them.
+        skipped: Files that were skipped as a whole, and why.
     """
 
     pid: int
     ids: tuple[str, ...]
     errors: tuple[str, ...]
+    skipped: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,17 +40,22 @@ class Rank:
         self._config = config
         self._leader = leader
         self._errors: list[str] = []
+        self._skipped: list[str] = []
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Remembers errors in collecting."""
+        """Remembers errors in collecting, and files that are skipped."""
         if report.failed:
             self._errors.append(f"{report.nodeid}: {report.longreprtext}")
+        elif report.skipped and isinstance(report.longrepr, tuple):
+            reason = report.longrepr[2].removeprefix("Skipped: ")
+            self._skipped.append(f"{report.nodeid}: {reason}")
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Does what the leader sends, until it has had enough."""
         items = {item.nodeid: item for item in session.items}
-        self._leader.say(Collected(os.getpid(), tuple(items), tuple(self._errors)))
+        told = (tuple(items), tuple(self._errors), tuple(self._skipped))
+        self._leader.say(Collected(os.getpid(), *told))
         while not isinstance(asked := self._leader.work(), Finish):
             if isinstance(asked, Run):
                 self.folder = asked.folder

@@ -156,40 +156,55 @@ def test_open_divergence_of_skips(run_cases):
 
 
 COLLECTED = """
-NAMES = {names}
+@pytest.mark.parametrize("name", ["a", "b"] if RANK < 1 else ["a", "c"])
+def test_rank_1_has_another(name): assert total() == 2
 
-@pytest.mark.parametrize("name", NAMES)
-def test_named(name):
-    assert total() == 2
+@pytest.mark.parametrize("name", ["a"] if RANK == 0 else ["a", "b"])
+def test_rank_0_has_fewer(name): assert total() == 2
 
-def test_next():
-    assert total() == 2
+@pytest.mark.parametrize("name", [f"made on {RANK}"])
+def test_all_differ(name): assert total() == 2
+
+def test_next(): assert total() == 2
 """
-DIFFER = {
-    "rank 1 has another": (
-        "['a', 'b' if RANK < 1 else 'c']",
-        {"test_named[a]": "passed", "test_named[b]": "error", "test_next": "passed"},
-    ),
-    "rank 0 has fewer": (
-        "['a'] if RANK == 0 else ['a', 'b']",
-        {"test_named[a]": "passed", "test_named[b]": "error", "test_next": "passed"},
-    ),
-    "ranks have others than the leader": (
-        "['x' if RANK < 0 else f'y{RANK}']",
-        {"test_named[x]": "error", "test_next": "passed"},
-    ),
+SAID = {
+    "test_rank_1_has_another[b]": [
+        "rank 0 collected it too; its tests: test_it.py::test_rank_1_has_another[a], ",
+        "rank 1 did not collect it; its tests: test_it.py::test_rank_1_has_another[a], ",
+    ],
+    "test_rank_0_has_fewer[b]": ["rank 0 did not collect it", "rank 1 collected it too"],
+    "test_all_differ[made on -1]": ["rank 0 did not collect it", "rank 1 did not collect it"],
+}
+STRANGERS = {
+    "test_rank_1_has_another[c]: collected on rank 1, not by the session that leads the ranks",
+    "test_all_differ[made on 0]: collected on rank 0, not by the session that leads the ranks",
+    "test_all_differ[made on 1]: collected on rank 1, not by the session that leads the ranks",
 }
 
 
-@pytest.mark.parametrize(("names", "outcomes"), DIFFER.values(), ids=DIFFER)
-def test_different_collections(run_static, names, outcomes):
-    done = run_static(COLLECTED.format(names=names))
-    assert {name: done.outcomes.get(name) for name in outcomes} == outcomes
-    text = "".join(done.texts.values())
-    assert "the ranks collected different tests" in text
-    assert "rank 0 " in text
-    assert "rank 1 " in text
+def test_different_collections(run_static):
+    done = run_static(COLLECTED)
     assert done.status == 1
+    well = ["test_rank_1_has_another[a]", "test_rank_0_has_fewer[a]", "test_next"]
+    assert {name for name, outcome in done.outcomes.items() if outcome == "passed"} == set(well)
+    for name, texts in SAID.items():
+        assert "the ranks collected different tests" in done.texts[name]
+        assert [text for text in texts if text not in done.texts[name]] == []
+    assert [text for text in STRANGERS if text not in done.out] == []
+
+
+def test_a_module_that_is_skipped(run_static, pytester):
+    pytester.makepyfile(
+        test_all="import pytest\npytest.skip('nowhere', allow_module_level=True)\n",
+        test_sound="import pytest\n@pytest.mark.multigpu_static\ndef test_sound(world): 1",
+    )
+    done = run_static(
+        "if RANK == 1: pytest.skip('not on 1', allow_module_level=True)\ndef test_it(): total()"
+    )
+    assert (done.outcomes["test_it"], done.outcomes["test_sound"]) == ("error", "passed")
+    assert "rank 1 did not collect it" in done.texts["test_it"]
+    assert "rank 1 skipped test_it.py: not on 1" in done.texts["test_it"]
+    assert "1 passed, 1 skipped, 1 error in" in done.lines[-1]
 
 
 def test_a_conftest_that_only_ranks_cannot_import(run_static, pytester):

@@ -1,6 +1,8 @@
 """A test that hangs fails after its time limit, with every rank's stack; the next one passes."""
 
 SLEEP = """
+import re
+
 def sleep_for_ever():
     time.sleep(1000)
 
@@ -21,8 +23,8 @@ HANGS = {
     "all_sleep": (
         "sleep_for_ever()",
         [
-            "rank 0 was still running at test_it.py:18 in sleep_for_ever",
-            "rank 1 was still running at test_it.py:18 in sleep_for_ever",
+            "rank 0 was still running at test_it.py:20 in sleep_for_ever",
+            "rank 1 was still running at test_it.py:20 in sleep_for_ever",
         ],
     ),
     "unpaired": (
@@ -36,7 +38,7 @@ HANGS = {
         "total() if RANK == 0 else sleep_for_ever()",
         [
             "rank 0 was still running at test_it.py:12 in total, in all_reduce",
-            "rank 1 was still running at test_it.py:18 in sleep_for_ever",
+            "rank 1 was still running at test_it.py:20 in sleep_for_ever",
             "    dist.all_reduce(ones)",
             "    time.sleep(1000)",
         ],
@@ -54,6 +56,10 @@ HANGS = {
             "rank 1 was still running at code that keeps Python's lock",
             "in test_keeps_the_lock",
         ],
+    ),
+    "matches_a_pattern": (
+        "if RANK == 1: re.fullmatch('(a|aa)+b', 'a' * 99)",
+        ["rank 1 was still running", "in test_matches_a_pattern"],
     ),
     "catches_everything": (
         """
