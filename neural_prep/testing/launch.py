@@ -12,11 +12,10 @@ import secrets
 import signal
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Client, Connection, Listener, Pipe, wait
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -25,7 +24,7 @@ from torch.distributed import PrefixStore, Store, rendezvous  # type: ignore[att
 from neural_prep.world import group
 from neural_prep.world.ranks import Gone, Message
 
-_LEADER, _FOLDER = "leader", "folder"  # keys in the store
+_LEADER = "leader"  # key in the store
 _SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGUSR1) + 6
 _SLEEPING = 0.5  # seconds from shutting sockets to interrupting whatever else a rank is doing
 
@@ -140,13 +139,6 @@ def call_leader(launch: Launch) -> Connection:
     _send_at_once(connection)
     connection.send(launch.rank)
     return connection
-
-
-def share_folder(launch: Launch, make: Callable[[], Path]) -> Path:
-    """A folder that rank 0 makes for all of them."""
-    if launch.rank == 0:
-        launch.store.set(_FOLDER, str(make()))
-    return Path(launch.store.get(_FOLDER).decode())
 
 
 def _send_at_once(connection: Any) -> None:

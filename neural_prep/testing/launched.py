@@ -225,7 +225,7 @@ class LaunchedLeader(Leading):
             terminalreporter.section("ranks lost", red=True, bold=True)
             terminalreporter.line(
                 f"{self._over}; ranks that a launcher has started cannot be replaced, so "
-                f"{len(self._left)} tests did not run:"
+                f"{len(self._left)} test{'s' * (len(self._left) > 1)} did not run:"
             )
             for nodeid in self._left:
                 terminalreporter.line(f"  {nodeid}")

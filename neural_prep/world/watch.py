@@ -21,7 +21,10 @@ from multiprocessing.reduction import send_handle
 from typing import Any
 
 # Files between a rank's start and a test's body.
-_ON_THE_WAY = ("/_pytest/", "/pluggy/", "/neural_prep/testing/", "/neural_prep/world/nursery.py")
+_ON_THE_WAY = (
+    *("/_pytest/", "/pluggy/", "/pytest/__main__.py"),
+    *("/neural_prep/testing/", "/neural_prep/world/nursery.py"),
+)
 _LIBRARIES = (
     *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib")),
     os.path.dirname(__file__),  # such as a world's barrier
