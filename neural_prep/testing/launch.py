@@ -19,8 +19,10 @@ from multiprocessing.connection import Client, Connection, Listener, Pipe, wait
 from types import FrameType
 from typing import Any
 
+import pytest
 from torch.distributed import PrefixStore, Store, rendezvous  # type: ignore[attr-defined]
 
+from neural_prep.testing.rank import tear_down
 from neural_prep.world import group
 from neural_prep.world.ranks import Gone, Message
 
@@ -139,6 +141,14 @@ def call_leader(launch: Launch) -> Connection:
     _send_at_once(connection)
     connection.send(launch.rank)
     return connection
+
+
+def renew(launch: Launch, session: pytest.Session, generation: int) -> group.World:
+    """Tears down all fixtures, whatever they say, and opens a new process group."""
+    with contextlib.suppress(BaseException):
+        tear_down(session)
+    group.close_world()
+    return launch.open_world(generation)
 
 
 def _send_at_once(connection: Any) -> None:

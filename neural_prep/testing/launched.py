@@ -1,65 +1,36 @@
-"""Static tests on the ranks that torchrun has started: rank 0 leads, and is a rank itself.
-
-What a test on some ranks has broken is mended by a new process group. Ranks that are gone or hang
-cannot be replaced here: then the run ends, with the report of what ran and what did not.
-"""
+"""A session on a rank that torchrun has started: it meets the others and takes its part."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
-import threading
-import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator
 from multiprocessing.connection import Connection
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
-from _pytest.config import create_terminal_writer
-from _pytest.reports import TestReport
-from _pytest.runner import runtestprotocol
-from _pytest.terminal import TerminalReporter
 
 from neural_prep.testing import examples
-from neural_prep.testing.accounts import Account
 from neural_prep.testing.coverage import take_over_coverage
 from neural_prep.testing.fixtures import RANK
-from neural_prep.testing.following import Course
-from neural_prep.testing.kinds import Kind
 from neural_prep.testing.launch import (
     Launch,
-    LineToRanks,
     call_leader,
     join_ranks,
+    renew,
 )
-from neural_prep.testing.leading import Leading, agree, not_run, seconds, skipped, unknown
+from neural_prep.testing.launched_leader import LaunchedLeader, LocalRank
 from neural_prep.testing.messages import (
-    Collected,
     CutOff,
-    Done,
-    Finish,
     Leave,
     Left,
     Renew,
     Renewed,
-    Reported,
-    Run,
-    Warned,
 )
 from neural_prep.testing.options import Options
-from neural_prep.testing.outputs import Pump
-from neural_prep.testing.rank import Rank, prepare, tear_down
-from neural_prep.testing.verdict import About, Limits, merge
+from neural_prep.testing.quiet import be_quiet, prefix_output
+from neural_prep.testing.rank import Rank
 from neural_prep.world import group
-from neural_prep.world.watch import Watch, find_stacks
-
-_COLLECTING = 300.0  # seconds until all ranks must have collected
-_RENEWING = 30.0  # seconds until all must have a new process group
-_RETURNING = 3.0  # seconds until a rank whose test is cut off must be back
-_POLL = 0.2  # seconds between looks for a signal
+from neural_prep.world.watch import Watch
 
 
 def register(config: pytest.Config, options: Options) -> None:
@@ -132,5 +103,3 @@ class LaunchedRank(Rank):
         verdicts = (pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
         if session.exitstatus in verdicts:
             session.exitstatus = pytest.ExitCode.OK
-
-
