@@ -193,18 +193,24 @@ def test_different_collections(run_static):
     assert [text for text in STRANGERS if text not in done.out] == []
 
 
-def test_a_module_that_is_skipped(run_static, pytester):
+def test_modules_that_are_not_the_same(run_static, pytester):
+    static = "import os\nimport pytest\npytestmark = pytest.mark.multigpu_static\n"
+    on_one = "if os.environ.get('RANK') == '1':\n    "
     pytester.makepyfile(
-        test_all="import pytest\npytest.skip('nowhere', allow_module_level=True)\n",
-        test_sound="import pytest\n@pytest.mark.multigpu_static\ndef test_sound(world): 1",
+        test_sound=f"{static}def test_sound(world): world.barrier()",
+        test_nowhere=f"{static}pytest.skip('nowhere', allow_module_level=True)",
+        test_skipped=f"{static}{on_one}pytest.skip('not on 1', allow_module_level=True)\n"
+        "def test_skipped(world): world.barrier()",
     )
-    done = run_static(
-        "if RANK == 1: pytest.skip('not on 1', allow_module_level=True)\ndef test_it(): total()"
-    )
-    assert (done.outcomes["test_it"], done.outcomes["test_sound"]) == ("error", "passed")
-    assert "rank 1 did not collect it" in done.texts["test_it"]
-    assert "rank 1 skipped test_it.py: not on 1" in done.texts["test_it"]
-    assert "1 passed, 1 skipped, 1 error in" in done.lines[-1]
+    done = run_static(f"{on_one}import no_such_module\ndef test_it(): total()")
+    wanted = {"test_it": "error", "test_skipped": "error", "test_sound": "passed"}
+    assert {name: done.outcomes[name] for name in wanted} == wanted
+    for name in ("test_it", "test_skipped"):
+        assert "rank 1 did not collect it" in done.texts[name]
+    assert "rank 1 could not collect test_it.py:" in done.texts["test_it"]
+    assert "No module named 'no_such_module'" in done.texts["test_it"]
+    assert "rank 1 skipped test_skipped.py: not on 1" in done.texts["test_skipped"]
+    assert "1 passed, 1 skipped, 3 errors in" in done.lines[-1]  # one is of collecting test_it.py
 
 
 def test_a_conftest_that_only_ranks_cannot_import(run_static, pytester):
@@ -212,15 +218,4 @@ def test_a_conftest_that_only_ranks_cannot_import(run_static, pytester):
     done = run_static("def test_it(): pass\ndef test_other(): pass")
     assert done.outcomes == {"test_it": "error", "test_other": "error"}
     assert "rank 1 " in done.texts["test_it"]
-    assert "No module named 'no_such_module'" in done.texts["test_it"]
-
-
-def test_a_module_that_only_one_rank_cannot_import(run_static, pytester):
-    pytester.makepyfile(
-        test_sound="import pytest\n@pytest.mark.multigpu_static\ndef test_sound(): 1"
-    )
-    done = run_static("if RANK == 1: import no_such_module\ndef test_it(): pass")
-    assert done.outcomes["test_it"] == "error"
-    assert done.outcomes["test_sound"] == "passed"
-    assert "rank 1 could not collect test_it.py:" in done.texts["test_it"]
     assert "No module named 'no_such_module'" in done.texts["test_it"]
