@@ -11,7 +11,7 @@ import pytest
 
 from neural_prep.testing.accounts import Account
 from neural_prep.testing.messages import Done, Reported, Warned
-from neural_prep.testing.verdict import Limits
+from neural_prep.testing.problems import Limits
 from neural_prep.world.ranks import Gone, Message
 from neural_prep.world.watch import Stacks, TellStacks
 

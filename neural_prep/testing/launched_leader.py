@@ -45,8 +45,9 @@ from neural_prep.testing.messages import (
     Warned,
 )
 from neural_prep.testing.options import Options
+from neural_prep.testing.problems import About, Limits
 from neural_prep.testing.rank import prepare
-from neural_prep.testing.verdict import About, Limits, merge
+from neural_prep.testing.verdict import merge
 from neural_prep.world import group
 from neural_prep.world.watch import find_stacks
 

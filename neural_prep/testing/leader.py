@@ -17,7 +17,8 @@ from neural_prep.testing.coverage import coverage_settings
 from neural_prep.testing.kinds import DYNAMIC, STATIC, Kind, kind_of, size_of
 from neural_prep.testing.leading import Leading, agree, not_run, seconds, skipped, unknown
 from neural_prep.testing.options import OUTSIDE, PRELOAD, Options
-from neural_prep.testing.verdict import About, Limits, merge
+from neural_prep.testing.problems import About, Limits
+from neural_prep.testing.verdict import merge
 from neural_prep.testing.worlds import RankWorld, StartError, python_path
 from neural_prep.world.ranks import Nursery, WorldError
 

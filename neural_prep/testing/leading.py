@@ -14,7 +14,7 @@ from neural_prep.testing.accounts import Account
 from neural_prep.testing.kinds import DYNAMIC, STATIC, Kind, kind_of
 from neural_prep.testing.messages import Collected, Warned
 from neural_prep.testing.options import Options
-from neural_prep.testing.verdict import About, differing_positions, message
+from neural_prep.testing.problems import About, differing_positions, message
 
 
 class Leading:

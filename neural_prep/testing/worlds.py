@@ -25,7 +25,7 @@ from neural_prep.testing.messages import (
 )
 from neural_prep.testing.options import OUTSIDE
 from neural_prep.testing.outputs import Output
-from neural_prep.testing.verdict import Limits
+from neural_prep.testing.problems import Limits
 from neural_prep.world.ranks import Gone, Message, Nursery, Ranks
 from neural_prep.world.watch import Stacks, TellStacks, request_dump, shorten_dump
 
