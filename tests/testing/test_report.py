@@ -72,10 +72,8 @@ def run_both(run_tests, pytester):
     ("options", "status"),
     [
         (["-v", "-rA", "--durations=3", "--durations-min=60"], 1),
-        (["-q", "-x", "--tb=line"], 1),
-        (["--maxfail=2", "--tb=short", "-ra"], 1),
-        (["-k", "value or test_passes", "-m", "not slow", "--tb=native"], 0),
-        (["-m", "slow", "--no-header", "-vv"], 1),
+        (["-q", "--maxfail=2", "--tb=line"], 1),
+        (["-k", "value or test_passes", "-m", "not slow", "-ra"], 0),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -243,3 +241,23 @@ def test_collecting_alone_starts_no_ranks(run_tests):
         f"test_it.py::test_{kind}" for kind in ("single", "dynamic", "static")
     ]
     assert done.status == 0
+
+
+def test_a_test_takes_as_long_as_its_slowest_rank(run_static):
+    done = run_static(
+        """
+        @pytest.fixture
+        def slow():
+            time.sleep(0.25 * RANK)
+
+        def test_quick(): pass
+
+        def test_slow(slow):
+            time.sleep(0.5 * RANK)
+        """,
+        "--durations=2",
+        "-vv",
+    )
+    durations = done.out.split("slowest 2 durations")[1]
+    found = re.findall(r"^(\d\.\d)\ds (\w+) +test_it.py::(\w+)$", durations, re.MULTILINE)
+    assert found == [("0.5", "call", "test_slow"), ("0.2", "setup", "test_slow")]

@@ -79,13 +79,12 @@ def test_kinds_and_their_order(run_tests, options, ran):
     ],
     ids=["none", "static", "dynamic", "both"],
 )
-@pytest.mark.parametrize("quiet", [[], ["-q"]], ids=["", "-q"])
-def test_what_a_plain_run_leaves_out(run_here, markers, said, quiet):
+def test_what_a_plain_run_leaves_out(run_here, markers, said):
     source = "import pytest\ndef test_single(): pass\n" + "".join(
         f"@pytest.mark.{marker}\ndef test_{number}(world): pass\n"
         for number, marker in enumerate(markers)
     )
-    ended = run_here(source, *quiet)
+    ended = run_here(source, "-q")
     ended.assert_outcomes(passed=1, deselected=0 if said is None else int(said[0]))
     found = [line for line in ended.outlines if "left out" in line]
     assert found == ([] if said is None else [said.replace("; ", "; run with: pytest ")])

@@ -52,7 +52,7 @@ def test_more():
 """
 
 
-@pytest.mark.parametrize("how", ["load", "loadfile", "loadgroup"])
+@pytest.mark.parametrize("how", ["load", "loadfile"])
 def test_one_worker_runs_all_distributed_tests(run_tests, pytester, how):
     pytester.makepyfile(test_single=SINGLE)
     pytester.makeini("[pytest]\npythonpath = .\n")
