@@ -44,8 +44,8 @@ def test_rank_0_fails_between():
     total()
 
 def test_both_fail():
-    total()
-    assert RANK == 7
+    found = total()
+    assert found == 7
 
 def test_leaves_another_point():
     if RANK == 0:
@@ -111,7 +111,8 @@ def launch(pytester, traces):
     def run(source, *args, ranks=2, timeout=60, options=lambda rank: ()):
         pytester.makepyfile(test_it=HEADER + textwrap.dedent(source))
         command = [sys.executable, *TORCHRUN, "--nproc-per-node", str(ranks)]
-        command += ["-m", "pytest", "--multigpu-static", "-v", *args]
+        command += ["-m", "pytest", "-p", "no:zarr"]  # zarr's plugin takes a second to import
+        command += ["--multigpu-static", "-v", *args]
         begun = time.monotonic()
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=pytester.path
@@ -145,14 +146,12 @@ def test_each_defect_is_one_failure(launch, pytester):
     assert "on rank 1:" in first
     assert "rank 0 was still running at test_it.py:12 in total, in all_reduce 2 s later" in first
     assert "not here" in ended.section("test_rank_0_fails_between")
-    assert ended.section("test_both_fail").count("assert RANK == 7") == 1
+    assert ended.section("test_both_fail").count("assert found == 7") == 1
     assert "on ranks 0-1:" in ended.section("test_both_fail")
-    assert "1 collectives" in ended.section("test_leaves_another_point") or (
-        "collectives on rank 0" in ended.section("test_leaves_another_point")
-    )
+    assert "collectives on rank 0" in ended.section("test_leaves_another_point")
     assert "rank 1: skipped (not on one)" in ended.section("test_skips_on_one")
     assert "slowest 3 durations" in ended.out
-    assert (pytester.path / "junit.xml").read_text().count("<testcase") == 14  # with one subtest
+    assert (pytester.path / "junit.xml").read_text().count("<testcase") == 13
     assert ended.status == 1
 
 
