@@ -136,6 +136,8 @@ class Course:
         elif isinstance(content, Stacks):
             account.stacks = content
         elif isinstance(content, Done):
+            if content.report is not None:
+                self._take_report(account, content.report)
             account.done, account.alive = True, content.alive
             account.position = content.position
         elif isinstance(content, Reported):

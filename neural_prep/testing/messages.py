@@ -99,10 +99,12 @@ class Done:
     Attributes:
         position: How many collectives each of its groups has run.
         alive: Whether the world's process group is still there.
+        report: That of the tear-down, if it passed and wasn't sent by itself.
     """
 
     position: dict[str, int]
     alive: bool
+    report: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

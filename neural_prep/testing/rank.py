@@ -40,6 +40,7 @@ class Rank:
         self._config = config
         self._leader = leader
         self._errors: list[str] = []
+        self._last: dict[str, Any] | None = None
         self._skipped: list[str] = []
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
@@ -75,7 +76,9 @@ class Rank:
 
     def done(self) -> Done:
         """Where this rank stands after a test."""
-        return Done(group.position(), self.world is None or group.is_open(self.world))
+        is_open = self.world is None or group.is_open(self.world)
+        last, self._last = self._last, None
+        return Done(group.position(), is_open, last)
 
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
         """Runs a test's phases as pytest's own hook would, whatever came of those before."""
@@ -90,7 +93,11 @@ class Rank:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Sends a phase's report."""
         hook = self._config.hook.pytest_report_to_serializable
-        self._leader.say(Reported(hook(config=self._config, report=report)))
+        data = hook(config=self._config, report=report)
+        if report.when == "teardown" and report.passed:
+            self._last = data  # goes with the word that the test is done
+        else:
+            self._leader.say(Reported(data))
 
     def pytest_warning_recorded(
         self,

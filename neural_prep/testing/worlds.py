@@ -231,6 +231,8 @@ def _options(config: pytest.Config) -> dict[str, Any]:
     # The nursery has imported some of them, and their asserts are not the tests'.
     ignored = "ignore:Module already imported so cannot be rewritten"
     options["pythonwarnings"] = [*(known.get("pythonwarnings") or []), ignored]
+    # It reports errors of collectives at level DEBUG, which the traceback says better.
+    options["logger_disable"] = [*(known.get("logger_disable") or []), "c10d-NullHandler-default"]
     options["plugins"] = [*(known.get("plugins") or []), "no:terminal"]
     options["rootdir"] = str(config.rootpath)
     if config.inipath is not None:

@@ -20,7 +20,7 @@ _LAUNCHERS = (
     "PMIX_",
     "RANK",
     "ROLE_",
-    "SLURM_",
+    "SLURM",
     "TORCHELASTIC_",
     "TORCH_NCCL_ASYNC_ERROR_HANDLING",
     "WORLD_SIZE",
