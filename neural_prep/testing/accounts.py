@@ -9,6 +9,7 @@ from typing import Literal
 from _pytest.reports import TestReport
 
 from neural_prep.world.watch import Stacks
+from neural_prep.world.ways import Way
 
 Phase = Literal["setup", "call", "teardown"]
 PHASES: tuple[Phase, ...] = ("setup", "call", "teardown")
@@ -26,7 +27,9 @@ class Account:
         done: Whether it has finished the test.
         alive: Whether its process group was still there at the end.
         position: How many collectives each of its groups had run at the end.
+        messages: How many messages it had sent to each other rank and received from it.
         gone: Whether its process has ended.
+        gone_at: When that was heard, on the monotonic clock.
         status: Its exit status, if it is gone and that is known; negative for a signal.
         seconds: When it was gone or given up, from the test's start.
         stacks: Where it was when it was given up.
@@ -41,7 +44,9 @@ class Account:
     done: bool = False
     alive: bool = True
     position: dict[str, int] = field(default_factory=dict)
+    messages: dict[Way, int] = field(default_factory=dict)
     gone: bool = False
+    gone_at: float = 0.0
     status: int | None = None
     seconds: float = 0.0
     stacks: Stacks | None = None

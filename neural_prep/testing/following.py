@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import pytest
 
 from neural_prep.testing.accounts import Account
-from neural_prep.testing.messages import Done, Reported, Warned
+from neural_prep.testing.messages import Done, Exited, Reported, Warned
 from neural_prep.testing.problems import Limits
 from neural_prep.world.ranks import Gone, Message
 from neural_prep.world.watch import Stacks, TellStacks
@@ -126,20 +126,23 @@ class Course:
     def _take(self, account: Account, event: Message | Gone) -> None:
         if isinstance(event, Gone):
             if not account.done:  # else it will be missed by the next test
-                account.gone, account.status = True, event.status
+                account.gone, account.gone_at = True, time.monotonic()
+                account.status = event.status
                 account.output = self._output(account.rank)
                 self._note_trouble(account)
             return
         content = event.content
         if isinstance(content, Warned):
             self._warn(content)
+        elif isinstance(content, Exited):
+            raise pytest.exit.Exception(content.message, content.status)
         elif isinstance(content, Stacks):
             account.stacks = content
         elif isinstance(content, Done):
             if content.report is not None:
                 self._take_report(account, content.report)
             account.done, account.alive = True, content.alive
-            account.position = content.position
+            account.position, account.messages = content.position, content.messages
         elif isinstance(content, Reported):
             self._take_report(account, content.data)
 

@@ -118,6 +118,7 @@ def seed_of(nodeid: str) -> int:
 def _fits(value: Any, wanted: Any) -> bool:
     if isinstance(value, list | tuple):
         sound = all(isinstance(size, int) and size > 0 for size in value)
+        sound = sound and len(set(value)) == len(value)
         return sound and bool(value) and list in (wanted if isinstance(wanted, tuple) else ())
     if isinstance(value, bool) or wanted is bool:
         return isinstance(value, bool) and wanted is bool

@@ -15,14 +15,14 @@ from _pytest.reports import TestReport
 
 from neural_prep.testing.coverage import coverage_settings
 from neural_prep.testing.kinds import DYNAMIC, STATIC, Kind, kind_of, size_of
-from neural_prep.testing.leading import Leading, agree, not_run, seconds, skipped, unknown
-from neural_prep.testing.options import OUTSIDE, PRELOAD, Options
+from neural_prep.testing.leading import Leading, agree, limits_of, not_run, skipped, unknown
+from neural_prep.testing.options import Options
+from neural_prep.testing.preload import start_nursery
 from neural_prep.testing.problems import About, Limits
 from neural_prep.testing.verdict import merge
 from neural_prep.testing.worlds import RankWorld, StartError, python_path
 from neural_prep.world.ranks import Nursery, WorldError
 
-_PREPARE = "neural_prep.testing.preload:load"
 _DEFAULT = 2  # ranks, where there is no GPU
 _ATTEMPTS = 2  # to start the static world, before its tests are given up
 
@@ -64,7 +64,7 @@ class Leader(Leading):
         self, item: pytest.Item, kind: Kind, nextitem: pytest.Item | None
     ) -> Sequence[TestReport]:
         about = About(item.nodeid, item.location, dict.fromkeys(item.keywords, 1))
-        limits = Limits(seconds(item, kind, self._options.timeout), self._options.grace)
+        limits = limits_of(item, kind, self._options)
         self._starting = 0.0
         try:
             if not kind.is_static:
@@ -121,16 +121,8 @@ class Leader(Leading):
         if self._nursery is not None and not self._nursery.is_alive:
             self._close(gently=False)
         if self._nursery is None:
-            loaded = self._config.pluginmanager.list_plugin_distinfo()
-            plugins = [plugin.__name__ for plugin, _ in loaded if hasattr(plugin, "__name__")]
-            arguments = [self._config.getini(PRELOAD), plugins]
-            self._nursery = Nursery(
-                self._path,
-                self._options.ranks or _DEFAULT,
-                base=self._config.stash[OUTSIDE],
-                prepare=_PREPARE,
-                arguments=arguments,
-            )
+            ranks = self._options.ranks or _DEFAULT
+            self._nursery = start_nursery(self._config, self._path, ranks)
         return self._nursery
 
     def _static_world(self, item: pytest.Item, limits: Limits) -> RankWorld:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import pytest
@@ -13,8 +13,8 @@ from _pytest.reports import CollectReport, TestReport
 from neural_prep.testing.accounts import Account
 from neural_prep.testing.kinds import DYNAMIC, STATIC, Kind, kind_of
 from neural_prep.testing.messages import Collected, Warned
-from neural_prep.testing.options import Options
-from neural_prep.testing.problems import About, differing_positions, message
+from neural_prep.testing.options import LONGEST, Options
+from neural_prep.testing.problems import About, Limits, differing_positions, message
 
 
 class Leading:
@@ -27,10 +27,14 @@ class Leading:
         self._told: set[str] = set()  # tests that only ranks collected
         self._warned: set[tuple[Any, ...]] = set()
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Remembers what was collected, before anything is left out."""
-        for item in items:
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection_modifyitems(
+        self, items: list[pytest.Item]
+    ) -> Generator[None, None, None]:
+        """Remembers what was collected, left out or not, with the markers that others add."""
+        collected = list(items)
+        yield
+        for item in collected:
             kind = kind_of(item)
             if kind is not None:
                 self._collected[kind.name].add(item.nodeid)
@@ -120,14 +124,13 @@ def agree(accounts: Sequence[Account]) -> bool:
     return len(outcomes) == 1 and differing_positions(accounts) is None
 
 
-def seconds(item: pytest.Item, kind: Kind, default: float) -> float:
-    """A test's time limit: its marker's, else that of pytest-timeout's marker."""
-    if kind.options.get("timeout"):
-        return float(kind.options["timeout"])
+def limits_of(item: pytest.Item, kind: Kind, options: Options) -> Limits:
+    """A test's time limits: its marker's, else those of pytest-timeout's marker."""
+    seconds = kind.options.get("timeout")
     mark = item.get_closest_marker("timeout")
-    if mark is None:
-        return default
-    return float(mark.args[0] if mark.args else mark.kwargs.get("timeout") or default)
+    if seconds is None and mark is not None:
+        seconds = mark.args[0] if mark.args else mark.kwargs.get("timeout")
+    return Limits(min(float(seconds or options.timeout), LONGEST), options.grace)
 
 
 def skipped(about: About, reason: str) -> list[TestReport]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from neural_prep.world.ways import Way
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -15,24 +17,26 @@ class Settings:
         size: Number of ranks.
         options: pytest's options, as the leading session has parsed them.
         args: What to collect.
-        files: The only files that need be collected.
+        files: The only files that need be collected; None for all.
         kind: The kind of tests that are run.
         shared_temp: Folder for those that ranks share.
         patience: Seconds that a collective may take.
         process_group: Whether the world is made before the tests.
         coverage: Arguments of `coverage.Coverage`, where it is measured.
+        leader: Where other ranks of a launcher reach the leading session.
     """
 
     rank: int
     size: int
     options: dict[str, Any]
     args: list[str]
-    files: frozenset[str]
+    files: frozenset[str] | None
     kind: str
     shared_temp: str
     patience: float
     process_group: bool
     coverage: dict[str, Any] | None
+    leader: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +102,13 @@ class Done:
 
     Attributes:
         position: How many collectives each of its groups has run.
+        messages: How many messages it has sent to each other rank and received from it.
         alive: Whether the world's process group is still there.
         report: That of the tear-down, if it passed and wasn't sent by itself.
     """
 
     position: dict[str, int]
+    messages: dict[Way, int]
     alive: bool
     report: dict[str, Any] | None = None
 
@@ -132,3 +138,11 @@ class Left:
 @dataclass(frozen=True, slots=True)
 class Leave:
     """Ends a rank at once, whatever it is doing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """A test has called `pytest.exit`."""
+
+    message: str
+    status: int | None

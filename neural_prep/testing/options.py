@@ -9,8 +9,10 @@ from dataclasses import dataclass
 import pytest
 
 from neural_prep.testing.kinds import DYNAMIC, SINGLE, STATIC
+from neural_prep.world.environment import WORLD
 
 OUTSIDE = pytest.StashKey[Mapping[str, str]]()  # the environment that pytest was started in
+LONGEST = 7 * 86400.0  # seconds: a time limit that is none, for threads and for gloo
 PRELOAD = "multigpu_preload"
 _PRELOAD_HELP = (
     "modules that are imported once, before ranks are forked, besides torch: heavy ones that start "
@@ -94,6 +96,8 @@ def read_options(config: pytest.Config, environment: Mapping[str, str] = os.envi
         if value is not None and not value > 0:
             raise pytest.UsageError(f"{name}: {value:g} must be positive")
     launched = bool(kinds) and {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= set(environment)
+    if environment.get(WORLD) == environment.get("MASTER_PORT"):  # one of the plugin's own ranks
+        launched = False
     if launched and DYNAMIC in kinds:
         raise pytest.UsageError(
             "dynamic tests start ranks of their own, which they can't where a launcher has started "
@@ -116,8 +120,8 @@ def read_options(config: pytest.Config, environment: Mapping[str, str] = os.envi
     return Options(
         kinds,
         ranks,
-        option.multigpu_timeout,
-        option.multigpu_grace,
+        min(option.multigpu_timeout, LONGEST),
+        min(option.multigpu_grace, LONGEST),
         option.multigpu_output,
         launched,
     )

@@ -7,10 +7,33 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+import pytest
 from _pytest.assertion import install_importhook
 from _pytest.config import get_config
 
+from neural_prep.testing.options import OUTSIDE, PRELOAD
+from neural_prep.world.ranks import Nursery
+
 _OURS = ("neural_prep.testing.started", "neural_prep.testing.plugin")
+
+
+def start_nursery(config: pytest.Config, path: Sequence[str], ranks: int) -> Nursery:
+    """Starts the process that forks ranks, which imports what they have in common.
+
+    Args:
+        config: The leading session's.
+        path: `sys.path` of ranks.
+        ranks: How many are likely.
+    """
+    loaded = config.pluginmanager.list_plugin_distinfo()
+    plugins = [plugin.__name__ for plugin, _ in loaded if hasattr(plugin, "__name__")]
+    return Nursery(
+        path,
+        ranks,
+        base=config.stash[OUTSIDE],
+        prepare=f"{__name__}:load",
+        arguments=[config.getini(PRELOAD), plugins],
+    )
 
 
 def load(modules: Sequence[str], plugins: Sequence[str]) -> None:
@@ -19,7 +42,7 @@ def load(modules: Sequence[str], plugins: Sequence[str]) -> None:
     Plugins may be heavy: zarr's, which imports all of it, takes a second of each rank's start.
 
     Args:
-        modules: What the user has asked for; what fails here fails again in a rank.
+        modules: What the user has asked for.
         plugins: Modules of the plugins that the leading session has loaded.
     """
     for name in _OURS:
@@ -34,5 +57,7 @@ def load(modules: Sequence[str], plugins: Sequence[str]) -> None:
         finally:
             sys.meta_path.remove(hook)
     for name in modules:
-        with contextlib.suppress(Exception):
+        try:
             importlib.import_module(name)
+        except Exception as error:
+            sys.stderr.write(f"warning: {PRELOAD}: {name!r} cannot be imported ({error})\n")

@@ -83,7 +83,7 @@ def judge(
             remarks += [_skip_line(account) for account in skips]
         else:
             when = skips[0].skipped.when  # type: ignore[union-attr]
-            problems.append(Problem((), when, message(text, about.location, text)))
+            return [Problem((), when, message(text, about.location, text))], []
     if problems:
         remarks += [f"{account.fate()} {limits.grace:g} s later" for account in left]
     elif left:
@@ -115,6 +115,29 @@ def differing_positions(accounts: Sequence[Account]) -> str | None:
             counts = [f"{count}{unit} on rank {rank}" for rank, count in found.items()]
             counts[1:] = [text.replace(unit, "", 1) if unit else text for text in counts[1:]]
             return f"{name}: {', '.join(counts)}"
+    return _unpaired(accounts)
+
+
+def _unpaired(accounts: Sequence[Account]) -> str | None:
+    """Messages that one rank has sent and another not received, or the other way round.
+
+    >>> sent = Account(0, messages={Way("0", 0, 1): 2})
+    >>> _unpaired([sent, Account(1, messages={Way("0", 0, 1): 1})])
+    'group 0: 2 messages sent from rank 0 to rank 1, 1 received'
+    """
+    ranks = {account.rank: account for account in accounts}
+    ways = dict.fromkeys(way for account in accounts for way in account.messages)
+    takes_any = {(way.group, way.target) for way in ways if way.source < 0}
+    for way in ways:
+        if way.source not in ranks or way.target not in ranks:
+            continue
+        sent = ranks[way.source].messages.get(way, 0)
+        received = ranks[way.target].messages.get(way, 0)
+        if sent != received and (way.group, way.target) not in takes_any:
+            return (
+                f"group {way.group}: {sent} message{'s' * (sent != 1)} sent from rank "
+                f"{way.source} to rank {way.target}, {received} received"
+            )
     return None
 
 

@@ -12,7 +12,7 @@ from _pytest.runner import runtestprotocol
 
 from neural_prep.testing import examples
 from neural_prep.testing.kinds import seed_of
-from neural_prep.testing.messages import Collected, Done, Finish, Reported, Run, Warned
+from neural_prep.testing.messages import Collected, Done, Exited, Finish, Reported, Run, Warned
 from neural_prep.world import group
 
 
@@ -62,7 +62,11 @@ class Rank:
                 self.folder = asked.folder
                 item = items[asked.nodeid]
                 following = items.get(asked.following) if asked.following else None
-                item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+                try:
+                    item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+                except pytest.exit.Exception as exit_:
+                    self._leader.say(Exited(exit_.msg, exit_.returncode))
+                    raise
                 self._leader.say(self.done())
             else:
                 self.answer(asked, session)
@@ -78,7 +82,7 @@ class Rank:
         """Where this rank stands after a test."""
         is_open = self.world is None or group.is_open(self.world)
         last, self._last = self._last, None
-        return Done(group.position(), is_open, last)
+        return Done(group.position(), group.messages(), is_open, last)
 
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
         """Runs a test's phases as pytest's own hook would, whatever came of those before."""

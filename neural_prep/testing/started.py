@@ -6,12 +6,13 @@ import contextlib
 import os
 import signal
 import sys
+from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
-from _pytest.config import Config
+from _pytest.config import Config, create_terminal_writer
 from _pytest.logging import _LiveLoggingStreamHandler
 from _pytest.terminal import TerminalReporter
 
@@ -36,15 +37,26 @@ def main(settings: Settings, connection: int, log: int, listening: int = -1) -> 
         listening: File number of the store's listening socket, in rank 0.
     """
     dump_on_request(log)
-    nursery = os.getppid()
-    watch = Watch(Connection(connection), lost=lambda: _leave(nursery))
+    watch = Watch(Connection(connection), leave_with(os.getppid()))
+    return run_session(
+        settings, lambda config: StartedRank(config, settings, watch, listening, log)
+    )
+
+
+def run_session(settings: Settings, make: Callable[[pytest.Config], Rank]) -> int:
+    """Runs pytest as a rank.
+
+    Args:
+        settings: What the leading session wants.
+        make: Makes the rank's hooks.
+    """
     measure = measure_coverage(settings.coverage)
     try:
-        group.use_threads(int(os.environ["OMP_NUM_THREADS"]))
+        if "OMP_NUM_THREADS" in os.environ:
+            group.use_threads(int(os.environ["OMP_NUM_THREADS"]))
         config = Config.fromdictargs(settings.options, list(settings.args))
         act_as_worker(config, settings.rank, settings.size, Path(settings.shared_temp).parent.name)
-        rank = StartedRank(config, settings, watch, listening, log)
-        config.pluginmanager.register(rank, RANK)
+        config.pluginmanager.register(make(config), RANK)
         return int(config.hook.pytest_cmdline_main(config=config) or 0)
     finally:
         if measure is not None:
@@ -52,11 +64,15 @@ def main(settings: Settings, connection: int, log: int, listening: int = -1) -> 
             measure.save()
 
 
-def _leave(nursery: int) -> None:
+def leave_with(nursery: int) -> Callable[[], None]:
     """Ends this rank at once; its children are ended by the nursery, or else with it."""
-    if os.getppid() == nursery:  # where it lives, a tracker of shared memory has time to clean up
-        os.kill(os.getpid(), signal.SIGKILL)
-    os.killpg(0, signal.SIGKILL)
+
+    def leave() -> None:
+        if os.getppid() == nursery:  # a tracker of shared memory then has time to clean up
+            os.kill(os.getpid(), signal.SIGKILL)
+        os.killpg(0, signal.SIGKILL)
+
+    return leave
 
 
 class StartedRank(Rank):
@@ -78,6 +94,8 @@ class StartedRank(Rank):
         self._watch.say(Captures(len(files)), files)
         if self._settings.rank == 0:
             _log_live(config)
+        if config.option.setupshow:
+            config.pluginmanager.register(_Writer(config), "terminalreporter")
         examples.configure()
 
     def pytest_sessionstart(self) -> None:
@@ -103,13 +121,21 @@ class StartedRank(Rank):
         """Leaves out files without a distributed test."""
         if collection_path.is_dir() or collection_path.name == "__init__.py":
             return None
-        return None if str(collection_path) in self._settings.files else True
+        files = self._settings.files
+        return None if files is None or str(collection_path) in files else True
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Keeps the tests of this world's kind."""
         kinds = [(item, kind_of(item)) for item in items]
         items[:] = [item for item, kind in kinds if kind and kind.name == self._settings.kind]
+
+
+class _Writer:
+    """Where fixtures are told of, with --setup-show: rank 0's on its terminal."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._tw = create_terminal_writer(config, sys.stdout)
 
 
 def _log_live(config: pytest.Config) -> None:

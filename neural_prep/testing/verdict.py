@@ -6,6 +6,7 @@ ranks agree, and what merely follows from it in one line.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 from _pytest._code.code import (
@@ -53,6 +54,7 @@ def merge(about: About, accounts: Sequence[Account], limits: Limits) -> list[Tes
         if report.failed:
             remarks = []  # once
         elif problems:
+            report = copy.copy(report)  # its rank's own is looked at again
             report.sections = _sections(accounts, when)
         reports.append(report)
     return reports

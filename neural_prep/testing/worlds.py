@@ -26,6 +26,7 @@ from neural_prep.testing.messages import (
 from neural_prep.testing.options import OUTSIDE
 from neural_prep.testing.outputs import Output
 from neural_prep.testing.problems import Limits
+from neural_prep.world.environment import environment_of
 from neural_prep.world.ranks import Gone, Message, Nursery, Ranks
 from neural_prep.world.watch import Stacks, TellStacks, request_dump, shorten_dump
 
@@ -93,7 +94,7 @@ class RankWorld:
         self._ids: list[frozenset[str]] = []
         self._number = 0
         folder.mkdir(parents=True)
-        options = _options(config)
+        options = rank_options(config)
 
         def settings(rank: int) -> Settings:
             capture = "no" if output == "all" else "fd" if rank else config.option.capture
@@ -119,7 +120,9 @@ class RankWorld:
                 payload=settings,
                 path=path,
                 directory=str(config.invocation_params.dir),
-                base=config.stash[OUTSIDE],
+                environment=lambda rank, port: environment_of(
+                    rank, size, port=port, gpus=nursery.gpus, base=config.stash[OUTSIDE]
+                ),
                 outputs=lambda rank: self._outputs[rank].handles,
                 logs=lambda rank: self._outputs[rank].log,
             )
@@ -217,7 +220,7 @@ class RankWorld:
         return f"it wrote:\n{lines}" if lines else "it wrote nothing"
 
 
-def _options(config: pytest.Config) -> dict[str, Any]:
+def rank_options(config: pytest.Config) -> dict[str, Any]:
     """Pytest's options for ranks: those that can be sent, less the leader's own."""
     known = vars(config.option)
     options = {}

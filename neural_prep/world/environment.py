@@ -24,7 +24,9 @@ _LAUNCHERS = (
     "TORCHELASTIC_",
     "TORCH_NCCL_ASYNC_ERROR_HANDLING",
     "WORLD_SIZE",
+    "NEURAL_PREP_WORLD",
 )
+WORLD = "NEURAL_PREP_WORLD"  # in a rank of this package, its MASTER_PORT
 GPUS = "CUDA_VISIBLE_DEVICES"
 
 
@@ -94,6 +96,7 @@ def environment_of(
         LOCAL_WORLD_SIZE=str(size),
         MASTER_ADDR="127.0.0.1",
         MASTER_PORT=str(port),
+        NEURAL_PREP_WORLD=str(port),
     )
     environment.setdefault("OMP_NUM_THREADS", str(threads_of(size, cores())))
     if gpus >= size:

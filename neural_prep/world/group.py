@@ -27,8 +27,11 @@ from torch.distributed import (  # type: ignore[attr-defined]  # torch doesn't l
     distributed_c10d,
 )
 
+from neural_prep.world.ways import Way
+
 # Sends and receives of each group, which gloo counts among its collectives.
 _point_to_point: dict[str, int] = {}
+_messages: dict[Way, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,7 @@ def close_world() -> None:
         with contextlib.suppress(Exception):
             dist.destroy_process_group()
     _point_to_point.clear()
+    _messages.clear()
 
 
 def is_open(world: World) -> bool:
@@ -127,6 +131,11 @@ def position() -> dict[str, int]:
             name = group.group_name
             found[f"group {name}"] = _sequence(group) - _point_to_point.get(name, 0)
     return found
+
+
+def messages() -> dict[Way, int]:
+    """How many messages this rank has sent to each other one, and received from it."""
+    return dict(_messages)
 
 
 def seed_generators(seed: int) -> None:
@@ -173,21 +182,25 @@ def _device(local: int, local_size: int) -> torch.device:
 
 
 def _count_point_to_point() -> None:
-    """Counts sends and receives, which need not be equally many on all ranks."""
+    """Counts sends and receives: not all ranks take part in them, but two do in each."""
     for name in ("send", "recv", "recv_anysource"):
         original = getattr(ProcessGroup, name)
         if not hasattr(original, "counted"):
-            setattr(ProcessGroup, name, _counted(original))
+            setattr(ProcessGroup, name, _counted(name, original))
 
 
-def _counted(original: Callable[..., Any]) -> Callable[..., Any]:
+def _counted(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     def counting(self: ProcessGroup, *args: Any, **kwargs: Any) -> Any:
         before = _sequence(self)
         try:
             return original(self, *args, **kwargs)
         finally:
-            name, after = self.group_name, _sequence(self)
-            _point_to_point[name] = _point_to_point.get(name, 0) + after - before
+            group, after = self.group_name, _sequence(self)
+            _point_to_point[group] = _point_to_point.get(group, 0) + after - before
+            own = dist.get_rank()
+            other = -1 if name == "recv_anysource" else dist.get_global_rank(self, args[1])
+            way = Way(group, own, other) if name == "send" else Way(group, other, own)
+            _messages[way] = _messages.get(way, 0) + 1
 
     counting.counted = True  # type: ignore[attr-defined]
     return counting

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any
 
-from neural_prep.world.environment import clean, cores, environment_of, threads_of
+from neural_prep.world.environment import clean, cores, threads_of
 from neural_prep.world.nursery import Ended, RankSpec, Ready
 
 _IMPORTING = 120.0  # seconds until torch must be imported
@@ -174,7 +174,7 @@ class Ranks:
         payload: Callable[[int], Any],
         path: Sequence[str],
         directory: str,
-        base: Mapping[str, str],
+        environment: Callable[[int, int], dict[str, str]],
         outputs: Callable[[int], tuple[int, int]],
         logs: Callable[[int], int],
     ) -> None:
@@ -188,7 +188,7 @@ class Ranks:
             payload: A rank's payload.
             path: Their `sys.path`.
             directory: Their working directory.
-            base: The environment outside.
+            environment: That of a rank, given it and the port of rank 0's store.
             outputs: File numbers of a rank's stdout and stderr.
             logs: File number of a rank's log.
         """
@@ -196,7 +196,7 @@ class Ranks:
         self._nursery = nursery
         self._connections: list[Connection] = []
         self._keys: list[int] = []
-        self.gone: dict[int, int] = {}  # status by rank
+        self.gone: dict[int, int | None] = {}  # status by rank, where it is known
         with socket.create_server(("127.0.0.1", 0), backlog=1024) as store:
             port = store.getsockname()[1]
             for rank in range(size):
@@ -207,15 +207,23 @@ class Ranks:
                     spec = RankSpec(
                         entry=entry,
                         payload=payload(rank),
-                        environment=environment_of(
-                            rank, size, port=port, gpus=nursery.gpus, base=base
-                        ),
+                        environment=environment(rank, port),
                         directory=directory,
                         path=list(path),
                         handles=len(handles),
                     )
                     self._keys.append(nursery.fork(spec, handles))
                 self._connections.append(Connection(ours.detach()))
+
+    @property
+    def connections(self) -> tuple[Connection, ...]:
+        """A connection to each rank."""
+        return tuple(self._connections)
+
+    def join(self, connection: Connection) -> None:
+        """Takes in another rank, which somebody else has started."""
+        self._connections.append(connection)
+        self.size += 1
 
     def send(self, content: Any, ranks: Sequence[int] | None = None) -> None:
         """Sends the same to all ranks, or to these; what a dead one misses is no error."""
@@ -253,6 +261,9 @@ class Ranks:
 
     def _bury(self, rank: int) -> Gone:
         """The end of a rank whose connection has closed."""
+        if rank >= len(self._keys):
+            self.gone[rank] = None
+            return Gone(rank, None)
         key = self._keys[rank]
         deadline = time.monotonic() + _BURIAL
         self._nursery.listen()

@@ -63,6 +63,7 @@ class Watch:
         """
         self.connection = connection
         self._lost = lost
+        self._pid = os.getpid()
         self._at_once = dict(at_once or {})
         self._sending = threading.Lock()
         self._work: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -74,6 +75,8 @@ class Watch:
 
     def say(self, content: Any, files: Sequence[int] = ()) -> None:
         """Sends something to the starter, and open files after it."""
+        if os.getpid() != self._pid:  # a child that a test has forked speaks for nobody
+            return
         with self._sending:
             self.connection.send(content)
             for file in files:
