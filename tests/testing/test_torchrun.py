@@ -10,7 +10,7 @@ import pytest
 
 TORCHRUN = ("-m", "torch.distributed.run", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0")
 HEADER = """\
-import os, signal, time
+import os, re, signal, time
 import pytest
 import torch
 import torch.distributed as dist
@@ -114,9 +114,10 @@ def launch(pytester, traces):
         command += ["-m", "pytest", "-p", "no:zarr"]  # zarr's plugin takes a second to import
         command += ["--multigpu-static", "-v", *args]
         begun = time.monotonic()
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=pytester.path
-        )
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        # The shell's process becomes the launcher's.
+        shell = ["sh", "-c", 'LAUNCHER=$$ exec "$@"', "sh", *command]
+        process = subprocess.Popen(shell, cwd=pytester.path, **pipes)
         out, err = process.communicate(timeout=timeout)
         seconds = time.monotonic() - begun
         assert traces.none_left(), "processes are left"
@@ -183,11 +184,25 @@ def test_output_and_one_report(launch, pytester):
     ("body", "said"),
     [
         ("os._exit(3) if RANK == 1 else total()", "rank 1 is gone"),
+        ("os._exit(3) if RANK == 0 else total()", "rank 0 ended with exit code 3"),
         ("time.sleep(99) if RANK == 0 else total()", r"rank 0 was still running at .* in test_b"),
         ("time.sleep(99) if RANK == 1 else total()", r"rank 1 was still running at .* in test_b"),
         ("RANK == 0 and dist.barrier()", r"rank 0 was still .* in test_b, in barrier"),
+        (
+            "RANK == 0 and dist.distributed_c10d._get_default_store().wait(['never'])",
+            r"rank 0 was still .* in test_b",
+        ),
+        ("RANK == 0 and re.match(r'(a+)+$', 'a' * 40 + 'b')", "rank 0 was still running"),
     ],
-    ids=["exit", "rank 0 sleeps", "rank 1 sleeps", "unpaired collective"],
+    ids=[
+        "exit",
+        "rank 0 exits",
+        "rank 0 sleeps",
+        "rank 1 sleeps",
+        "unpaired collective",
+        "deaf",
+        "lock held",
+    ],
 )
 def test_a_rank_lost_ends_the_run(launch, body, said):
     source = f"""
@@ -225,6 +240,41 @@ def test_ranks_that_collect_different_tests(launch):
     assert "rank 1 did not collect it; its tests: test_it.py::test_values[1]" in ended.out
     assert "test_values[1]: collected on rank 1" in ended.out
     assert ended.status == 1
+
+
+def test_a_test_that_ends_the_run(launch):
+    source = """
+        def test_a():
+            total()
+
+        def test_b():
+            pytest.exit("enough", 9)
+
+        def test_c():
+            total()
+        """
+    ended = launch(source)
+    assert ended.outcomes() == {"test_a": "PASSED"}
+    assert "Exit: enough" in ended.out
+
+
+def test_a_signal_to_the_launcher(launch):
+    source = """
+        def test_a():
+            total()
+
+        def test_b():
+            if RANK == 0:
+                os.kill(int(os.environ["LAUNCHER"]), signal.SIGTERM)
+            time.sleep(60)
+
+        def test_c():
+            total()
+        """
+    ended = launch(source)
+    assert ended.outcomes() == {"test_a": "PASSED", "test_b": "ERROR"}
+    assert "stopped by SIGTERM" in ended.out
+    assert "so 1 test did not run" in ended.out
 
 
 @pytest.mark.parametrize("flag", ["--multigpu-dynamic", "--multigpu-all"])
