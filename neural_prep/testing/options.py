@@ -96,7 +96,7 @@ def read_options(config: pytest.Config, environment: Mapping[str, str] = os.envi
         if value is not None and not value > 0:
             raise pytest.UsageError(f"{name}: {value:g} must be positive")
     launched = bool(kinds) and {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= set(environment)
-    if environment.get(WORLD) == environment.get("MASTER_PORT"):  # one of the plugin's own ranks
+    if WORLD in environment and environment[WORLD] == environment.get("MASTER_PORT"):
         launched = False
     if launched and DYNAMIC in kinds:
         raise pytest.UsageError(

@@ -77,20 +77,13 @@ DEATHS = {
 # What ends a rank's session in its own words.
 LEAVINGS = {
     "sys_exit": ("if RANK == 1: sys.exit(2)", ["on rank 1:", "SystemExit: 2"]),
-    "pytest_exit": (
-        "if RANK == 1: pytest.exit('enough')",
-        [
-            "rank 1 ended with exit code 2; its last lines:",
-            "test_it.py:23: _pytest.outcomes.Exit: enough",
-        ],
-    ),
     "interrupts": (
         "if RANK == 1: raise KeyboardInterrupt",
-        ["rank 1 ended with exit code 2", "test_it.py:28: KeyboardInterrupt"],
+        ["rank 1 ended with exit code 2", "test_it.py:23: KeyboardInterrupt"],
     ),
     "signals": (
         "if RANK == 1: os.kill(os.getpid(), signal.SIGINT); time.sleep(5)",
-        ["rank 1 ended with exit code 2", "test_it.py:33: KeyboardInterrupt"],
+        ["rank 1 ended with exit code 2", "test_it.py:28: KeyboardInterrupt"],
     ),
     "destroys_the_group": (
         "if RANK == 1: dist.destroy_process_group()",
@@ -131,3 +124,52 @@ def test_dynamic_tests_die(run_tests):
     for size in (1, 3):
         text = done.texts[f"test_exits[ranks={size}]"]
         assert text.startswith(f"rank {size - 1} ended with exit code 3\n")
+
+
+def test_pytest_exit_ends_the_run(run_static):
+    source = """
+        def test_a():
+            total()
+
+        def test_b():
+            pytest.exit("enough", 9)
+
+        def test_c():
+            total()
+        """
+    done = run_static(source)
+    assert (done.status, done.outcomes) == (9, {"test_a": "passed"})
+    assert "_pytest.outcomes.Exit: enough" in done.out
+
+
+def test_a_forked_child_speaks_for_nobody(run_static):
+    source = """
+        @pytest.mark.multigpu_static(timeout=3)
+        def test_forks():
+            pid = os.fork()
+            if pid == 0:
+                return
+            os.waitpid(pid, 0)
+
+        def test_next():
+            assert total() == 2
+        """
+    done = run_static(source)
+    assert done.outcomes == {"test_forks": "failed", "test_next": "passed"}
+    assert "in test_forks" in done.texts["test_forks"]
+
+
+def test_what_a_dead_rank_wrote_is_shown_once(run_static):
+    source = """
+        @pytest.fixture
+        def speaking():
+            print(f"set up {RANK}")
+
+        def test_dies(speaking):
+            if RANK == 1:
+                os._exit(3)
+            total()
+        """
+    done = run_static(source)
+    for rank in range(2):
+        assert done.out.count(f"set up {rank}\n") == 1

@@ -23,6 +23,13 @@ HIDDEN = {
         """,
         ["collectives on rank 0", "on rank 1"],
     ),
+    "sends_what_nobody_takes(world)": (
+        """
+        if RANK == 0:
+            dist.isend(torch.ones(1), 1)
+        """,
+        ["group 0: 1 message sent from rank 0 to rank 1, 0 received"],
+    ),
     "in_a_subgroup": (
         """
         pair = dist.new_group([0, 1])
