@@ -63,6 +63,8 @@ def start(pytester, traces):
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            # Whoever runs these tests in the background may have it ignored, and that is inherited.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         processes.append(process)
         return process
