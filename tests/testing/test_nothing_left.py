@@ -151,6 +151,7 @@ def test_after_a_signal_during_start_up(start, traces, number, to_all, status):
     process = start("pass")
     wait_for(lambda: len(traces.pids()) == 2)  # torch is being imported
     os.killpg(process.pid, number) if to_all else process.send_signal(number)
-    out, _ = process.communicate(timeout=30)
-    assert process.returncode == status, out
+    process.communicate(timeout=30)
+    # An interrupted import of a library in C++ may abort instead.
+    assert process.returncode in (status, -signal.SIGABRT)
     assert traces.none_left()
