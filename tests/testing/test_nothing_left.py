@@ -152,6 +152,6 @@ def test_after_a_signal_during_start_up(start, traces, number, to_all, status):
     wait_for(lambda: len(traces.pids()) == 2)  # torch is being imported
     os.killpg(process.pid, number) if to_all else process.send_signal(number)
     out, _ = process.communicate(timeout=30)
-    # An interrupted import may abort, or end in an error of pytest's own, which finds no line for it.
+    # An interrupted import may abort, or end in an error of pytest's own, which has no line for it.
     assert process.returncode in (status, 1, -signal.SIGABRT), out
     assert traces.none_left()
