@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import gc
 import importlib
 import os
@@ -17,12 +18,14 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import recv_handle
 from typing import Any
 
+_PR_SET_CHILD_SUBREAPER = 36
+_GENERATIONS = 10  # of children whose own children are found once they are gone
 _ORPHANS = 0.5  # seconds that a dead rank's helpers (multiprocessing's tracker) have to clean up
 _PRELOAD = ("torch", "torch.distributed.device_mesh", "numpy")
 
@@ -83,6 +86,7 @@ class _Nursery:
                     self.reap()
                 elif not self.answer():
                     self.kill(list(self.pids.values()))
+                    _end_orphans()
                     return
 
     def answer(self) -> bool:
@@ -115,12 +119,17 @@ class _Nursery:
             os.kill(pid, signal.SIGKILL)
         for pid in doomed:
             self.bury(pid, os.waitpid(pid, 0)[1])
+        if not self.pids:
+            _end_orphans()
 
     def reap(self) -> None:
-        for pid in list(self.pids):
-            found, status = os.waitpid(pid, os.WNOHANG)
-            if found:
-                self.bury(pid, status)
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                found, status = os.waitpid(-1, os.WNOHANG)
+                if not found:
+                    return
+                if found in self.pids:
+                    self.bury(found, status)
 
     def bury(self, pid: int, status: int) -> None:
         """Says that a rank is gone, and ends what it has left behind."""
@@ -145,6 +154,7 @@ def serve(handle: int, prepare: str, arguments: Sequence[Any]) -> None:
     """
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)  # the connection's end is what counts
+    _adopt_orphans()
     for name in _PRELOAD:
         importlib.import_module(name)
     find(prepare)(*arguments)
@@ -153,6 +163,33 @@ def serve(handle: int, prepare: str, arguments: Sequence[Any]) -> None:
     with contextlib.suppress(BrokenPipeError):
         _Nursery(Connection(handle)).serve()
     os._exit(0)
+
+
+def _adopt_orphans() -> None:
+    """Makes this process the parent of what ranks leave behind, whatever session it is in."""
+    with contextlib.suppress(Exception):  # Linux alone knows how
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _end_orphans() -> None:
+    """Ends this process' children, and theirs, once no rank is left that could need them."""
+    own = str(os.getpid())
+    for _ in range(_GENERATIONS):
+        found = [pid for pid, parent in _parents() if parent == own]
+        for pid in found:
+            with contextlib.suppress(OSError):
+                os.kill(int(pid), signal.SIGKILL)
+                os.waitpid(int(pid), 0)
+        if not found:
+            return
+
+
+def _parents() -> Iterator[tuple[str, str]]:
+    """Every process and its parent, as far as there is a /proc."""
+    for pid in os.listdir("/proc") if os.path.isdir("/proc") else []:
+        if pid.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as stat:
+                yield pid, stat.read().rpartition(")")[2].split()[1]
 
 
 def find(entry: str) -> Callable[..., Any]:

@@ -26,7 +26,8 @@ pytestmark = pytest.mark.multigpu_static
 def leave_much(world):
     memory = shared_memory.SharedMemory(name=f"MARK-{{world.rank}}", create=True, size=4096)
     tensor = torch.ones(1000).share_memory_()
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+    sleep = [sys.executable, "-c", "import time; time.sleep(1000)"]
+    child = subprocess.Popen(sleep), subprocess.Popen(sleep, start_new_session=True)
     ones = torch.ones(())
     dist.all_reduce(ones)
     told = {{"port": int(os.environ["MASTER_PORT"]), "pid": os.getpid(), "parent": os.getppid()}}
@@ -112,7 +113,9 @@ def test_after_a_test_that(start, traces, pytester, then, status):
 def test_the_check_finds_what_is_left(start, traces, pytester):
     process = start("time.sleep(1000)")
     wait_for(lambda: len(read_told(pytester.path)) == 2)
-    assert len(traces.pids()) >= 1 + 1 + 2 + 2  # pytest, what forks ranks, ranks, their children
+    assert (
+        len(traces.pids()) >= 1 + 1 + 2 + 2 * 2
+    )  # pytest, what forks ranks, ranks, their children
     with pytest.raises(AssertionError):
         check_nothing_is_left(pytester.path, traces)
     (port,) = {told["port"] for told in read_told(pytester.path)}
