@@ -121,6 +121,7 @@ def differing_positions(accounts: Sequence[Account]) -> str | None:
 def _unpaired(accounts: Sequence[Account]) -> str | None:
     """Messages that one rank has sent and another not received, or the other way round.
 
+    >>> from neural_prep.world.ways import Way
     >>> sent = Account(0, messages={Way("0", 0, 1): 2})
     >>> _unpaired([sent, Account(1, messages={Way("0", 0, 1): 1})])
     'group 0: 2 messages sent from rank 0 to rank 1, 1 received'
