@@ -1,9 +1,12 @@
-"""Oracles as fixtures: with import mode importlib, tests cannot import one another's modules."""
+"""What tests share, as fixtures: with import mode importlib, tests cannot import one another."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
+import time
+import uuid
 from pathlib import Path
 from types import ModuleType
 
@@ -12,6 +15,44 @@ import pytest
 pytest_plugins = ["pytester"]  # runs pytest in tests of the plugin
 
 ORACLES = Path(__file__).parent / "oracles"
+
+
+class Traces:
+    """Finds the processes of one run by a mark in their environment."""
+
+    NAME = "NEURAL_PREP_TEST"  # the variable that every process of a run inherits
+
+    def __init__(self) -> None:
+        self.mark = uuid.uuid4().hex
+
+    def pids(self) -> list[int]:
+        """All processes of the run that are alive, but this one."""
+        found = []
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdigit() and int(folder.name) != os.getpid():
+                try:
+                    environment = (folder / "environ").read_bytes()
+                    state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+                except OSError:
+                    continue
+                if f"{self.NAME}={self.mark}".encode() in environment and state != "Z":
+                    found.append(int(folder.name))
+        return found
+
+    def none_left(self, patience: float = 3.0) -> bool:
+        """Whether every process of the run ends within `patience` seconds."""
+        deadline = time.monotonic() + patience
+        while self.pids():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+        return True
+
+
+@pytest.fixture(scope="session")
+def new_traces() -> type[Traces]:
+    """Makes a mark for a run's processes, by which they are found."""
+    return Traces
 
 
 def _load(name: str) -> ModuleType:

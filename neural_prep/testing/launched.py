@@ -83,7 +83,20 @@ def _open_world(config: pytest.Config, launch: Launch) -> group.World:
     return launch.open_world(0)
 
 
-class FirstRank(StartedRank):
+class _Renewable(Rank):
+    """A rank that cannot be replaced: it is mended in place."""
+
+    _launch: Launch
+    _watch: Watch
+
+    def answer(self, asked: Any, session: pytest.Session) -> None:
+        """Opens a new process group."""
+        assert isinstance(asked, Renew)
+        self.world = self._launch.renew_world(session, asked.generation)
+        self._watch.say(Renewed())
+
+
+class FirstRank(_Renewable, StartedRank):
     """Hooks of rank 0's part, in a child of its process."""
 
     def __init__(
@@ -103,14 +116,8 @@ class FirstRank(StartedRank):
         """Opens the world."""
         self.world = _open_world(self._config, self._launch)
 
-    def answer(self, asked: Any, session: pytest.Session) -> None:
-        """Opens a new process group."""
-        assert isinstance(asked, Renew)
-        self.world = self._launch.renew_world(session, asked.generation)
-        self._watch.say(Renewed())
 
-
-class LaunchedRank(Rank):
+class LaunchedRank(_Renewable):
     """Hooks of ranks 1 and above."""
 
     def __init__(self, config: pytest.Config, launch: Launch, connection: Connection) -> None:
@@ -133,12 +140,6 @@ class LaunchedRank(Rank):
             self._measure.save()
         self._watch.say(Left())
         return True
-
-    def answer(self, asked: Any, session: pytest.Session) -> None:
-        """Opens a new process group."""
-        assert isinstance(asked, Renew)
-        self.world = self._launch.renew_world(session, asked.generation)
-        self._watch.say(Renewed())
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

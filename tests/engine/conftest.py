@@ -7,9 +7,9 @@ import os
 import subprocess
 import sys
 import time
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +19,6 @@ from neural_prep.stats.accumulate import warm_up
 ROOT = Path(__file__).parents[2]
 TORCHRUN = ["-m", "torch.distributed.run", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
 EXAMPLE = ROOT / "tests/data/meps_example"
-_MARK = "NEURAL_PREP_TEST"  # an environment variable that every process of a run inherits
 
 
 @dataclass(frozen=True)
@@ -43,8 +42,9 @@ class Job:
         torchrun: bool,
         cwd: Path,
         environment: dict[str, str],
+        traces: Any,
     ) -> None:
-        self.mark = uuid.uuid4().hex
+        self.pids, self.none_left = traces.pids, traces.none_left
         self.begun = time.monotonic()
         command = ["-m", "neural_prep.cli", "stats", *args]
         if torchrun:
@@ -54,7 +54,7 @@ class Job:
         self.process = subprocess.Popen(
             [sys.executable, *command],
             cwd=cwd,
-            env={**_clean_environment(), **environment, _MARK: self.mark},
+            env={**_clean_environment(), **environment, traces.NAME: traces.mark},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -70,29 +70,6 @@ class Job:
             pytest.fail(f"the command did not end within {timeout} s")
         return Finished(self.process.returncode, out, err, time.monotonic() - self.begun)
 
-    def pids(self) -> list[int]:
-        """All processes of this run that are alive, on any rank."""
-        found = []
-        for folder in Path("/proc").iterdir():
-            if folder.name.isdigit() and int(folder.name) != os.getpid():
-                try:
-                    environment = (folder / "environ").read_bytes()
-                    state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
-                except OSError:
-                    continue
-                if f"{_MARK}={self.mark}".encode() in environment and state != "Z":
-                    found.append(int(folder.name))
-        return found
-
-    def none_left(self, patience: float = 3.0) -> bool:
-        """Whether every process of the run ends within `patience` seconds."""
-        deadline = time.monotonic() + patience
-        while self.pids():
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.1)
-        return True
-
 
 def _clean_environment() -> dict[str, str]:
     started_by = ("RANK", "LOCAL_", "WORLD_", "MASTER_", "TORCHELASTIC_", "SLURM_", "PL_", "GROUP_")
@@ -106,21 +83,21 @@ def compiled():
 
 
 @pytest.fixture(scope="session")
-def start_up(tmp_path_factory, compiled):
+def start_up(tmp_path_factory, compiled, new_traces):
     """Seconds of an undisturbed run of two ranks in which hardly anything is read."""
     folder = tmp_path_factory.mktemp("start-up")
     (folder / "samples" / "train").mkdir(parents=True)
     np.save(folder / "samples/train/nwp_2022010100_mbr000.npy", np.zeros((2, 1, 1, 1)))
     args = ["--data.path", str(folder), "--data.split", "train"]
     args += ["--output.dir", str(folder / "out")]
-    job = Job(args, ranks=2, torchrun=False, cwd=folder, environment={})
+    job = Job(args, ranks=2, torchrun=False, cwd=folder, environment={}, traces=new_traces())
     done = job.wait()
     assert done.status == 0, done.err
     return done.seconds
 
 
 @pytest.fixture
-def start_job():
+def start_job(new_traces):
     """Starts the command; whatever is left of it is ended with the test."""
     jobs = []
 
@@ -131,6 +108,7 @@ def start_job():
             torchrun=torchrun,
             cwd=ROOT,
             environment=environment or {},
+            traces=new_traces(),
         )
         jobs.append(job)
         return job

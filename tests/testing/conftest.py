@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import textwrap
 import time
-import uuid
 import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,6 @@ _OUTER = (
     *("RANK", "LOCAL_", "WORLD_", "MASTER_", "TORCHELASTIC_", "SLURM_", "GROUP_"),
     *("OMP_", "PYTEST_ADDOPTS"),
 )
-_MARK = "NEURAL_PREP_TEST"  # an environment variable that every process of a run inherits
 _HEADER = """\
 import ctypes, os, signal, sys, time
 import pytest
@@ -65,43 +63,14 @@ class Finished:
         return {name for name, outcome in self.outcomes.items() if outcome in ("failed", "error")}
 
 
-class Traces:
-    """Finds the processes of this test by a mark in their environment."""
-
-    def __init__(self) -> None:
-        self.mark = uuid.uuid4().hex
-
-    def pids(self) -> list[int]:
-        found = []
-        for folder in Path("/proc").iterdir():
-            if folder.name.isdigit() and int(folder.name) != os.getpid():
-                try:
-                    environment = (folder / "environ").read_bytes()
-                    state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
-                except OSError:
-                    continue
-                if f"{_MARK}={self.mark}".encode() in environment and state != "Z":
-                    found.append(int(folder.name))
-        return found
-
-    def none_left(self, patience: float = 3.0) -> bool:
-        """Whether every process of the test ends within `patience` seconds."""
-        deadline = time.monotonic() + patience
-        while self.pids():
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.02)
-        return True
-
-
 @pytest.fixture
-def traces(monkeypatch):
+def traces(monkeypatch, new_traces):
     """Marks this test's processes, in an environment without a launcher's or pytest's options."""
     for name in list(os.environ):
         if name.startswith(_OUTER):
             monkeypatch.delenv(name)
-    found = Traces()
-    monkeypatch.setenv(_MARK, found.mark)
+    found = new_traces()
+    monkeypatch.setenv(found.NAME, found.mark)
     yield found
     for pid in found.pids():
         os.kill(pid, 9)
