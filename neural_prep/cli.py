@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import difflib
 import faulthandler
@@ -10,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from neural_prep import __version__
 from neural_prep.interrupts import leave_with_parent, stop_on_signals
@@ -32,7 +34,7 @@ example:
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Runs a subcommand and returns the exit status."""
+    """Runs a subcommand and returns the exit status; `stats` ends the process with it."""
     args = list(sys.argv[1:] if args is None else args)
     if not args or args[0] in ("-h", "--help"):
         sys.stdout.write(_HELP)
@@ -51,7 +53,7 @@ def main(args: Sequence[str] | None = None) -> int:
     return command(args[1:])
 
 
-def _stats(args: list[str]) -> int:
+def _stats(args: list[str]) -> NoReturn:
     leave_with_parent()
     stop_on_signals(speak=_is_first_rank())
     if sys.__stderr__ is not None:
@@ -63,14 +65,14 @@ def _stats(args: list[str]) -> int:
     from neural_prep.engine.command import run_stats
 
     status = run_stats(args)
-    if status:
-        # At once: a thread that still reads, perhaps from a file system that hangs, is not waited
-        # for.
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
-        os._exit(status)
-    return status
+    if status == 0:
+        atexit._run_exitfuncs()
+    # At once: a thread that still reads, perhaps from a file system that hangs, is not waited for,
+    # and torch's own threads have been seen to abort a process that unwinds.
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status)
 
 
 def _is_first_rank() -> bool:
