@@ -21,9 +21,11 @@ from rich.filesize import decimal
 
 from neural_prep.engine.config import check_arguments, explain, known_keys
 from neural_prep.engine.datamodule import StatsDataModule
+from neural_prep.engine.journal import Journal
 from neural_prep.engine.launcher import RankLauncher
 from neural_prep.engine.module import StatsModule
 from neural_prep.engine.peers import PeerFailedError
+from neural_prep.engine.plan import Plan
 from neural_prep.engine.progress import ReadingProgress
 from neural_prep.engine.reading import ReadError
 from neural_prep.engine.report import show
@@ -117,6 +119,7 @@ class StatsCLI(LightningCLI):
         plan = self.datamodule.open(self.model.lags)
         check_output(self.output, plan, self.options)
         check_world(self.trainer)
+        self.model.journal = self._open_journal(plan)
         for line in plan.source.warnings:
             _log.warning("warning: %s", line)
         _log.info(
@@ -127,6 +130,27 @@ class StatsCLI(LightningCLI):
             _count(self.trainer.world_size, "rank"),
         )
         _compile()
+
+    def _open_journal(self, plan: Plan) -> Journal:
+        """Finds what an earlier start has finished."""
+        shapes = [plan.record_shape(series) for series in range(len(plan.source.series))]
+        journal = Journal(self.output.directory / "journal", plan.covered("cpu"), shapes)
+        if _own_rank() == 0:
+            journal.lock()
+        if self.output.resume == "never":
+            if _own_rank() == 0:
+                journal.discard()
+            return journal
+        done = journal.find()
+        if not done and self.output.resume == "require":
+            raise InputError(
+                f"output.resume: require, but {journal.folder} holds no finished block; "
+                "leave it out to begin anew"
+            )
+        if done:
+            self.datamodule.leave_out(done)
+            _log.info("resuming: %d of %s done", len(done), _count(plan.blocks, "block"))
+        return journal
 
     def after_stats(self) -> None:
         """Writes the result, from rank 0, and shows it."""
@@ -147,6 +171,8 @@ class StatsCLI(LightningCLI):
             device="cpu",
         )
         paths = write_result(statistics, self.output, self.options)
+        if self.model.journal is not None:
+            self.model.journal.remove()
         _show(statistics)
         _log.info(
             "wrote %s in %s from %s in %.2f s (%s/s)",

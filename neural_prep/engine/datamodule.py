@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Literal
 
 from lightning.pytorch import LightningDataModule
@@ -105,6 +106,11 @@ class StatsDataModule(LightningDataModule):
         """
         source = open_source(self._layout, self._options)
         self._plan = Plan(source, lags, self._infinite, self._options.block_bytes)
+        return self._plan
+
+    def leave_out(self, done: frozenset[tuple[int, int]]) -> Plan:
+        """Reads no block again that is done; returns the new plan."""
+        self._plan = replace(self.plan, done=done)
         return self._plan
 
     def predict_dataloader(self) -> PieceReader:

@@ -47,7 +47,7 @@ def gather_nodes(
 
 
 def _record_shape(plan: Plan, series: int) -> tuple[int, int, int]:
-    return 8, 1 + len(plan.lags_of(series)), len(plan.source.series[series].columns)
+    return (8, *plan.record_shape(series))
 
 
 def _packed_size(runs: tuple[Run, ...], shapes: list[tuple[int, int, int]]) -> int:

@@ -12,6 +12,7 @@ from lightning.pytorch import LightningModule
 
 from neural_prep.engine.datamodule import StatsDataModule
 from neural_prep.engine.gather import gather_nodes
+from neural_prep.engine.journal import Journal
 from neural_prep.engine.peers import Peers
 from neural_prep.engine.plan import Plan
 from neural_prep.engine.reading import Batch
@@ -43,6 +44,7 @@ class StatsModule(LightningModule):
         self.records: list[Record] | None = None  # one for each series, when all is merged
         self.seconds = 0.0
         self.nbytes = 0
+        self.journal: Journal | None = None
         self._peers: Peers | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._threads = 1
@@ -79,7 +81,10 @@ class StatsModule(LightningModule):
         if self._threads > 1:
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="arithmetic")
         self._trees = [MergeTree(length) for length in self.plan.lengths]
+        self._take_up()
         self.peers.wait_for_all("ready", self._idle)
+        if self.journal is not None:
+            self.journal.open(self.peers.rank)  # all ranks have read what was there
         self._begun = time.perf_counter()
 
     def transfer_batch_to_device(
@@ -95,7 +100,10 @@ class StatsModule(LightningModule):
         if batch.piece is not None:
             self._add(accumulator, batch)
         if batch.last:
-            self._trees[batch.series].add((0, batch.block), accumulator.finish())
+            record = accumulator.finish()
+            self._trees[batch.series].add((0, batch.block), record)
+            if self.journal is not None:
+                self.journal.add((batch.series, batch.block), record)
         return {}
 
     def on_predict_epoch_end(self) -> None:
@@ -105,6 +113,19 @@ class StatsModule(LightningModule):
         self.nbytes = self.peers.total_bytes
         self.records = gather_nodes(self.plan, self._trees, self._all_gather)
         self.seconds = time.perf_counter() - self._begun
+
+    def _take_up(self) -> None:
+        """Adds this rank's blocks that an earlier start has finished."""
+        if self.journal is None:
+            return
+        mine = [
+            (run.series, block)
+            for run in self.plan.runs(self.peers.rank, self.peers.ranks)
+            for block in run.blocks
+            if (run.series, block) in self.plan.done
+        ]
+        for (series, block), record in self.journal.load(mine):
+            self._trees[series].add((0, block), record)
 
     def _all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
         gathered = self.all_gather(tensor)

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -33,12 +34,14 @@ class Plan:
         lags: The differences' lags.
         infinite: What an infinite value does: `fail` or `missing`.
         block_bytes: What blocks aim at.
+        done: Blocks that an earlier start has finished, as series and index.
     """
 
     source: Source
     lags: tuple[int, ...]
     infinite: str
     block_bytes: int
+    done: frozenset[tuple[int, int]] = frozenset()
 
     @property
     def blocks(self) -> int:
@@ -67,28 +70,50 @@ class Plan:
         """Every rank's part."""
         return tuple(_cut_at_series(self.lengths, share) for share in self._shares(ranks))
 
+    def record_shape(self, series: int) -> tuple[int, int]:
+        """Kinds of values (the values themselves, each lag) and variables of a series' records."""
+        return 1 + len(self.lags_of(series)), len(self.source.series[series].columns)
+
+    @property
+    def done_nbytes(self) -> int:
+        """Uncompressed bytes of the blocks that are done."""
+        return sum(
+            int(self.source.series[series].block_nbytes[index]) for series, index in self.done
+        )
+
     def _shares(self, ranks: int) -> list[range]:
-        return split_runs(np.concatenate([s.block_nbytes for s in self.source.series]), ranks)
+        """Shares of about as much work each: blocks that are done are none."""
+        nbytes = [series.block_nbytes.copy() for series in self.source.series]
+        for series, index in self.done:
+            nbytes[series][index] = 0
+        return split_runs(np.concatenate(nbytes), ranks)
 
     @property
     def lengths(self) -> tuple[int, ...]:
         """Number of blocks of each series."""
         return tuple(len(series.block_nbytes) for series in self.source.series)
 
-    def fingerprint(self, device: str) -> str:
-        """Identifies the result: store, split, lags, options, arithmetic and kind of device."""
-        covered = {
+    def covered(self, device: str) -> dict[str, Any]:
+        """What decides a block's bits: store, split, lags, options, arithmetic, kind of device."""
+        return {
             "arithmetic": ARITHMETIC,
             "version": __version__,
             "layout": self.source.layout,
-            "store": self.source.identity,
-            "lags": self.lags,
+            "store": _digest(self.source.identity),
+            "lags": list(self.lags),
             "infinite": self.infinite,
             "block_bytes": self.block_bytes,
             "device": device,
         }
-        text = json.dumps(covered, sort_keys=True, default=str)
-        return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+    def fingerprint(self, device: str) -> str:
+        """Identifies the result by all that it depends on."""
+        return _digest(self.covered(device))
+
+
+def _digest(value: object) -> str:
+    text = json.dumps(value, sort_keys=True, default=str)
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def _cut_at_series(lengths: Sequence[int], share: range) -> tuple[Run, ...]:

@@ -51,12 +51,13 @@ class ReadingProgress(Callback):
         """Moves the bar, or writes a line when it is time."""
         if not trainer.is_global_zero or not self._begun:
             return
-        done = module.peers.total_bytes
+        read, before = module.peers.total_bytes, module.plan.done_nbytes
         if self._bar is not None:
-            self._bar.update(self._task, completed=done)
+            self._bar.update(self._task, completed=before + read)
         elif time.monotonic() - self._shown >= _EVERY:
             self._shown = time.monotonic()
-            _log.info(_line(done, module.plan.nbytes, self._shown - self._begun))
+            seconds = self._shown - self._begun
+            _log.info(_line(read, module.plan.nbytes, seconds, before=before))
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Takes the bar down."""
@@ -92,13 +93,16 @@ def _make_bar() -> Progress:
     )
 
 
-def _line(done: int, total: int, seconds: float) -> str:
-    """One line of progress.
+def _line(read: int, total: int, seconds: float, *, before: int = 0) -> str:
+    """One line of progress, of a run that has read so much in so many seconds.
 
     >>> _line(500_000_000, 2_000_000_000, 5.0)
     '500.0 MB of 2.0 GB (25 %), 100.0 MB/s, 15 s left'
+    >>> _line(500_000_000, 2_000_000_000, 5.0, before=1_000_000_000)
+    '1.5 GB of 2.0 GB (75 %), 100.0 MB/s, 5 s left'
     """
-    rate = done / seconds if seconds > 0 else 0.0
+    done = before + read
+    rate = read / seconds if seconds > 0 else 0.0
     left = f"{(total - done) / rate:.0f} s left" if rate > 0 else "time left unknown"
     share = 100 * done // max(total, 1)
     return f"{decimal(done)} of {decimal(total)} ({share} %), {decimal(int(rate))}/s, {left}"

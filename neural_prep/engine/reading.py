@@ -93,12 +93,16 @@ class PieceReader:
         for run in self._runs:
             series = self._plan.source.series[run.series]
             for block in run.blocks:
+                if (run.series, block) in self._plan.done:
+                    continue
                 before = series.predecessor(block)
                 spans = series.spans(
                     block,
                     lag=self._plan.reach_of(run.series),
                     piece_steps=self._piece_steps,
-                    continued=before is not None and before >= run.blocks.start,
+                    continued=before is not None
+                    and before >= run.blocks.start
+                    and (run.series, before) not in self._plan.done,
                 )
                 span = None
                 for span in spans:

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -34,10 +35,13 @@ class OutputOptions:
     Attributes:
         dir: Folder for the result; made if it is not there.
         formats: Formats besides `json`, which is always written: `neural_lam`.
+        resume: What happens to blocks that an earlier, stopped run has finished: `auto` goes on
+            from them, `never` drops them, `require` fails where there are none.
     """
 
     dir: str | None = None
     formats: list[str] = field(default_factory=lambda: [ALWAYS])
+    resume: Literal["auto", "never", "require"] = "auto"
 
     @property
     def directory(self) -> Path:

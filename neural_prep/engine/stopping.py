@@ -59,6 +59,8 @@ class StopEverywhere(Callback):
     ) -> None:
         """Tells the other ranks, or finds out which of them failed first."""
         assert isinstance(pl_module, StatsModule)
+        if pl_module.journal is not None:
+            pl_module.journal.close()
         peers = pl_module._peers
         if peers is None:
             return

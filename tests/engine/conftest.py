@@ -119,6 +119,17 @@ def start_job(new_traces):
             os.kill(pid, 9)
 
 
+@pytest.fixture(scope="module")
+def module_job():
+    """Starts the command for a fixture of a whole module."""
+
+    def start(*args, ranks=1):
+        args = [str(arg) for arg in args]
+        return Job(args, ranks=ranks, torchrun=False, cwd=ROOT, environment={})
+
+    return start
+
+
 @pytest.fixture
 def run_job(start_job):
     """Runs the command to its end."""
@@ -150,7 +161,7 @@ def write_samples():
     return write
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def read_result():
     """Reads `statistics.json` less what may differ between runs: `run` and `created`."""
 
