@@ -120,12 +120,12 @@ def start_job(new_traces):
 
 
 @pytest.fixture(scope="module")
-def module_job():
+def module_job(new_traces):
     """Starts the command for a fixture of a whole module."""
 
     def start(*args, ranks=1):
         args = [str(arg) for arg in args]
-        return Job(args, ranks=ranks, torchrun=False, cwd=ROOT, environment={})
+        return Job(args, ranks=ranks, torchrun=False, cwd=ROOT, environment={}, traces=new_traces())
 
     return start
 

@@ -1,4 +1,4 @@
-"""A run that was stopped goes on where it was, on any number of ranks, and ends with the same bits."""
+"""A run that was stopped goes on, on any number of ranks, and ends with the same bits."""
 
 import contextlib
 import os
@@ -8,7 +8,6 @@ import signal
 import time
 
 import pytest
-
 
 ARGS = ("--data.split", "train", "--data.block_bytes", "1", "--model.lags", "[1,2,3,5,8]")
 BLOCKS = 24
