@@ -51,6 +51,7 @@ from neural_prep.stats.moments import (
     settle,
     two_sum,
 )
+from neural_prep.stats.prefetch import prefetch
 
 WIDTH = 256  # least values that are added side by side
 TILE = 32  # groups of `width` values before lanes are combined
@@ -112,6 +113,10 @@ def _add(x, p, width, shift, acc, counts):  # type: ignore[no-untyped-def]
     sums, squares, least, most = acc[0], acc[1], acc[2], acc[3]
     whole = x.size // (4 * width) * (4 * width)
     for begin in range(0, whole, 4 * width):
+        if p is None:
+            prefetch(x, begin + 4 * width, begin + 8 * width)
+        else:
+            prefetch(p, begin + 4 * width, begin + 8 * width)  # `x` has just been read
         x0 = x[begin : begin + width]
         x1 = x[begin + width : begin + 2 * width]
         x2 = x[begin + 2 * width : begin + 3 * width]
