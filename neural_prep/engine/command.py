@@ -23,6 +23,7 @@ from neural_prep.engine.config import check_arguments, explain, known_keys
 from neural_prep.engine.datamodule import StatsDataModule
 from neural_prep.engine.journal import Journal
 from neural_prep.engine.launcher import RankLauncher
+from neural_prep.engine.memory import keep_memory
 from neural_prep.engine.module import StatsModule
 from neural_prep.engine.peers import PeerFailedError
 from neural_prep.engine.plan import Plan
@@ -188,6 +189,7 @@ def run_stats(args: Sequence[str]) -> int:
     """Runs `neural-prep stats` with these arguments and returns the exit status."""
     handlers = {signum: signal.getsignal(signum) for signum in SIGNALS}
     _quieten()
+    keep_memory()
     try:
         return _run(args)
     finally:
