@@ -9,10 +9,12 @@ Legend: T steps, O outer and I inner variables, N grid points, F files, B blocks
 
 from __future__ import annotations
 
+import mmap
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +24,7 @@ from neural_prep.data.values import check_dtype, float_type, to_float
 from neural_prep.errors import InputError
 
 _PIECE_BYTES = 16_000_000
-_PAGE = 4096
+_POPULATE_READ = getattr(mmap, "MADV_POPULATE_READ", 22)  # Linux 5.14 and newer
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class ArrayFile:
     label: str
     stamp: tuple[int, int]
 
-    def load(self) -> NDArray[np.generic]:
+    def load(self) -> np.memmap[Any, np.dtype[np.generic]]:
         """The whole array, memory-mapped.
 
         Raises:
@@ -173,14 +175,14 @@ class FileSeries:
         """
         index, begin = self._find(span.first)
         steps = slice(span.first - begin, span.stop - begin)
-        stored = self.files[index].load()
+        mapped = self.files[index].load()
+        stored = mapped.view(np.ndarray)
         fields = (stored[steps] if self.timed else stored).reshape(-1, *self.shape)
         if self._points is not None:
             fields = fields.take(self._points, axis=2)
         values = to_float(fields)
         if np.may_share_memory(values, stored):
-            # Brings the pages in here, beside the arithmetic on earlier ones.
-            values.reshape(-1).view(np.uint8)[::_PAGE].max()
+            _bring_in(mapped, values)  # here, beside the arithmetic on earlier ones
         return Piece(span, values, np.arange(steps.start, steps.stop, dtype=np.int64))
 
     def place(self, span: Span, step: int) -> str:
@@ -201,7 +203,18 @@ def _stamp(path: Path) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def _map(path: Path) -> NDArray[np.generic]:
+def _bring_in(mapped: np.memmap[Any, np.dtype[np.generic]], values: NDArray[Any]) -> None:
+    """Maps the pages that values lie in, which takes half as long as touching each of them."""
+    map_start = mapped.ctypes.data - mapped.offset % mmap.ALLOCATIONGRANULARITY
+    start = (values.ctypes.data - map_start) // mmap.PAGESIZE * mmap.PAGESIZE
+    length = values.ctypes.data + values.nbytes - map_start - start
+    try:
+        mapped._mmap.madvise(_POPULATE_READ, start, length)  # type: ignore[attr-defined]
+    except (AttributeError, OSError):  # a kernel without it, or a file that has been cut off
+        values.reshape(-1).view(np.uint8)[:: mmap.PAGESIZE].max()
+
+
+def _map(path: Path) -> np.memmap[Any, np.dtype[np.generic]]:
     """The file's array, mapped copy-on-write: writable, as all arrays that the arithmetic gets.
 
     Nothing is written, and nothing is ever unpickled.
@@ -211,7 +224,7 @@ def _map(path: Path) -> NDArray[np.generic]:
         OSError: if the file cannot be opened.
     """
     try:
-        return np.lib.format.open_memmap(path, mode="c").view(np.ndarray)
+        return np.lib.format.open_memmap(path, mode="c")
     except OSError:
         raise
     except Exception as error:  # for a damaged header also tokenize's own and OverflowError
