@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -128,6 +131,31 @@ def module_job(new_traces):
         return Job(args, ranks=ranks, torchrun=False, cwd=ROOT, environment={}, traces=new_traces())
 
     return start
+
+
+def _load_script(name: str) -> ModuleType:
+    """A script of `tests/bench`, which may import those that were loaded before it."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tests/bench" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def forks(compiled):
+    """Starts the command's ranks in a moment: `forks.run(*args, ranks=2)`, `forks.start(...)`."""
+    found = _load_script("forks").Forks()
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="session")
+def kill_runs(forks):
+    """`kill_runs(folder, rounds, seed)` of `tests/bench/kills.py`."""
+    return partial(_load_script("kills").kill_runs, forks)
 
 
 @pytest.fixture
