@@ -70,16 +70,20 @@ class Job:
                     self.pids.append(int(pid.read()))
 
     @property
+    def ended(self) -> list[bool]:
+        """Which ranks have ended."""
+        self._nursery.listen()
+        return [key in self._nursery.ended for key in self._keys]
+
+    @property
     def is_running(self) -> bool:
         """Whether a rank is left."""
-        self._nursery.listen()
-        return any(key not in self._nursery.ended for key in self._keys)
+        return not all(self.ended)
 
     def kill(self, signum: int, ranks: Sequence[int] | None = None) -> None:
         """Sends a signal to all ranks, or to these, as far as they are there."""
         for rank in range(len(self.pids)) if ranks is None else ranks:
-            self._nursery.listen()
-            if self._keys[rank] not in self._nursery.ended:
+            if not self.ended[rank]:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self.pids[rank], signum)
 

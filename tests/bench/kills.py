@@ -93,7 +93,7 @@ class Runs:
         hurried = False
         lingering: list[forks.Job] = []
         for left in range(kills, -1, -1):
-            before = sum(_records(out).values())
+            before = sum(records_in(out).values())
             ranks = self._dice.randint(1, _MOST_RANKS)
             job = self._fork.start(*self._args, "--output.dir", out, ranks=ranks)
             if left and not self._disturb(job):
@@ -141,13 +141,13 @@ class Runs:
 
     @staticmethod
     def _check_records(out: Path, twice: int) -> None:
-        records = _records(out)
+        records = records_in(out)
         again = sum(records.values()) - len(records)
         if again > twice:
             raise BrokenPromiseError(f"{again} blocks were computed twice")
 
 
-def _records(out: Path) -> collections.Counter[tuple[int, int]]:
+def records_in(out: Path) -> collections.Counter[tuple[int, int]]:
     """How many whole records of each block a journal holds, by its format alone."""
     found: collections.Counter[tuple[int, int]] = collections.Counter()
     for path in (out / "journal").glob("*.blocks"):

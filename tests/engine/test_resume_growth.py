@@ -1,7 +1,6 @@
 """A store that has grown or changed since: what still holds is kept, and the bits are the same."""
 
 import os
-import re
 import shutil
 from functools import partial
 
@@ -74,15 +73,6 @@ STORES = {  # its writer, and the options that cut it into small blocks
 }
 
 
-def said_of(ended):
-    """Numbers of blocks that were told: done, all, changed."""
-    found = re.search(r"^resuming: (\d+) of (\d+) blocks done$", ended.err, re.M)
-    if found is None:
-        return None
-    changed = re.search(r"^(\d+) blocks? ha\w+ changed since and \w+ read again$", ended.err, re.M)
-    return int(found[1]), int(found[2]), int(changed[1]) if changed else 0
-
-
 @pytest.mark.parametrize(
     ("store", "sizes", "ranks", "then", "last"),
     [
@@ -96,7 +86,7 @@ def said_of(ended):
         ("forecasts in parts", (5, 9, 10), (2, 1, 2), (4, 10, 2), (8, 10, 2)),
     ],
 )
-def test_a_store_that_grows(forks, read_result, tmp_path, store, sizes, ranks, then, last):
+def test_a_store_that_grows(forks, said_of, read_result, tmp_path, store, sizes, ranks, then, last):
     write, options = STORES[store]
     args = ("--data.path", tmp_path / "store", *options, "--model.lags", "[1,3]")
     out = ("--output.dir", tmp_path / "out")
@@ -178,7 +168,9 @@ def shorten(root):
         ),
     ],
 )
-def test_what_has_changed_is_read_again(kept, read_result, tmp_path, store, size, change, said):
+def test_what_has_changed_is_read_again(
+    kept, said_of, read_result, tmp_path, store, size, change, said
+):
     again = kept(store, size)
     change(tmp_path / "store")
     ended = again("--output.dir", tmp_path / "out", ranks=2)
@@ -187,7 +179,7 @@ def test_what_has_changed_is_read_again(kept, read_result, tmp_path, store, size
     assert read_result(tmp_path / "out") == read_result(tmp_path / "afresh")
 
 
-def test_a_changed_store_has_no_finished_block(kept, tmp_path):
+def test_a_changed_store_has_no_finished_block(kept, said_of, tmp_path):
     again = kept("zarr 2", 16)
     for chunk in (tmp_path / "store" / "state").glob("[0-9]*"):
         touch(chunk.name)(chunk.parent)
@@ -237,7 +229,7 @@ def rewrite(**changes):
     ],
     ids=lambda value: value[:24] if isinstance(value, str) else "",
 )
-def test_another_run_is_refused(kept, tmp_path, change, options, said):
+def test_another_run_is_refused(kept, said_of, tmp_path, change, options, said):
     again = kept("zarr 2", 16)
     before = (tmp_path / "out" / "statistics.json").read_bytes()
     if change is not None:

@@ -160,7 +160,8 @@ class ChunkedSeries:
         for first, stop in self._stretches(block, lag):
             run, begin = divmod(first, len(self.plan.age))
             steps = slice(begin, begin + stop - first)
-            parts += [np.array([first, stop]), self.plan.age[steps]]
+            # No lag asks whether a step is older than the longest of them.
+            parts += [np.array([first, stop]), np.minimum(self.plan.age[steps], lag)]
             if self.data.time is not None:
                 parts.append(self.data.time.times.positions[steps])
             if self.data.run is not None:
