@@ -100,6 +100,6 @@ def stopped_by(signum: int) -> str:
     """What the user is told.
 
     >>> stopped_by(15)
-    'stopped by SIGTERM; start again'
+    'stopped by SIGTERM; start again to continue'
     """
-    return f"stopped by {signal.Signals(signum).name}; start again"
+    return f"stopped by {signal.Signals(signum).name}; start again to continue"

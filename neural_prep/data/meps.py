@@ -39,6 +39,7 @@ class MepsSource:
     series: tuple[Series, ...]
     warnings: tuple[str, ...]
     identity: Mapping[str, object]
+    extent: Mapping[str, object]
     layout: str = "meps"
 
 
@@ -80,6 +81,7 @@ def open_source(options: StoreOptions) -> MepsSource:
         series=tuple(series),
         warnings=found.warnings,
         identity=_identity(options, groups, series, kept),
+        extent={"files": [(file.path.name, file.shape) for each in series for file in each.files]},
     )
 
 
@@ -226,13 +228,15 @@ def _identity(
     series: Sequence[FileSeries],
     kept: NDArray[np.bool_] | None,
 ) -> Mapping[str, object]:
-    files = [(file.path.name, file.shape, file.dtype.str) for each in series for file in each.files]
     return {
         "split": options.split,
         "start": options.start,
         "end": options.end,
-        "region": options.region if kept is None else hashlib.sha256(kept.tobytes()).hexdigest(),
-        "variables": {group.name: [each.name for each in group.variables] for group in groups},
+        "region": options.region,
+        "interior": None if kept is None else hashlib.sha256(kept.tobytes()).hexdigest(),
+        "names": {group.name: [each.name for each in group.variables] for group in groups},
         "columns": [each.columns for each in series],
-        "files": files,
+        "shapes": [each.shape for each in series],
+        "dtypes": [each.files[0].dtype.str for each in series],
+        "grid": series[0].files[0].shape[1:3],
     }

@@ -5,7 +5,7 @@ Legend: T steps, O outer variables, N grid points, I inner variables (variable =
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -154,6 +154,21 @@ class Series(Protocol):
         """File (or array) and time of the span's `step`-th step, for messages."""
         ...
 
+    def describe(self, block: int, lag: int) -> bytes:
+        """What metadata say of a block and of the `lag` steps before it, `Source.identity` apart.
+
+        Its steps' positions, ages and times, or its files' names and shapes: the same bytes while
+        the block has the same values.
+        """
+        ...
+
+    def paths(self, block: int, lag: int) -> Iterable[str]:
+        """Paths of the local files that hold a block and the `lag` steps before it, in order.
+
+        A file may be absent, where that means something. None where the store is remote.
+        """
+        ...
+
 
 class Source(Protocol):
     """A store that has been opened, checked and cut into blocks, from metadata alone."""
@@ -185,5 +200,14 @@ class Source(Protocol):
 
     @property
     def identity(self) -> Mapping[str, object]:
-        """Metadata that decides which values are read, as JSON: the fingerprint covers it."""
+        """Metadata that decide which values are read, as JSON, less `extent`.
+
+        What was asked for is under the option's name in `StoreOptions`. Of stores with the same
+        identity `Series.describe` tells whether a block is the same.
+        """
+        ...
+
+    @property
+    def extent(self) -> Mapping[str, object]:
+        """The same of what changes when a store grows at its end: lengths, times, files."""
         ...

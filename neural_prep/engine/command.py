@@ -133,24 +133,29 @@ class StatsCLI(LightningCLI):
         _compile()
 
     def _open_journal(self, plan: Plan) -> Journal:
-        """Finds what an earlier start has finished."""
+        """Opens the journal, in which rank 0 finds what earlier starts have finished."""
         shapes = [plan.record_shape(series) for series in range(len(plan.source.series))]
-        journal = Journal(self.output.directory / "journal", plan.covered("cpu"), shapes)
-        if _own_rank() == 0:
-            journal.lock()
+        journal = Journal(
+            self.output.directory / "journal",
+            plan.covered("cpu"),
+            shapes,
+            plan.lengths,
+            keep=self.output.keep_blocks,
+            required=self.output.resume == "require",
+        )
+        if _own_rank():
+            return journal  # rank 0 will tell what it has found
+        journal.lock()
         if self.output.resume == "never":
-            if _own_rank() == 0:
-                journal.discard()
-            return journal
-        done = journal.find()
-        if not done and self.output.resume == "require":
+            journal.discard()
+        found = journal.find()
+        if journal.required and not found.blocks:
             raise InputError(
                 f"output.resume: require, but {journal.folder} holds no finished block; "
                 "leave it out to begin anew"
             )
-        if done:
-            self.datamodule.leave_out(done)
-            _log.info("resuming: %d of %s done", len(done), _count(plan.blocks, "block"))
+        for line in found.damaged:
+            _log.warning("warning: %s; the blocks behind it are read again", line)
         return journal
 
     def after_stats(self) -> None:
@@ -173,7 +178,7 @@ class StatsCLI(LightningCLI):
         )
         paths = write_result(statistics, self.output, self.options)
         if self.model.journal is not None:
-            self.model.journal.remove()
+            self.model.journal.finish()
         _show(statistics)
         _log.info(
             "wrote %s in %s from %s in %.2f s (%s/s)",
@@ -214,7 +219,8 @@ def _run(args: Sequence[str]) -> int:
     except BaseException as error:
         stopping: StopEverywhere | None = getattr(cli, "stopping", None)
         cause = None if stopping is None else stopping.cause
-        status = _report(cause or error, early=cause is None)
+        progress = "" if stopping is None else stopping.progress
+        status = _report(cause or error, early=cause is None, progress=progress)
         trainer: StatsTrainer | None = getattr(cli, "trainer", None)
         if trainer is not None and isinstance(trainer.strategy.launcher, RankLauncher):
             trainer.strategy.launcher.end_all()
@@ -222,7 +228,7 @@ def _run(args: Sequence[str]) -> int:
     return DONE
 
 
-def _report(error: BaseException, *, early: bool) -> int:
+def _report(error: BaseException, *, early: bool, progress: str) -> int:
     """Tells the user once what ended the run, and returns the exit status.
 
     A signal may come to all ranks, or to one that ends the others by signals: rank 0 tells of it.
@@ -230,6 +236,7 @@ def _report(error: BaseException, *, early: bool) -> int:
     Args:
         error: What ended it.
         early: Whether it did so before ranks could tell one another.
+        progress: How far all ranks were.
     """
     if isinstance(error, MisconfigurationException):
         error = InputError(str(error))
@@ -245,7 +252,8 @@ def _report(error: BaseException, *, early: bool) -> int:
     if not is_first_to_end():
         return status
     if isinstance(error, _PLAIN):
-        sys.stderr.write(f"neural-prep: {' '.join(str(error).split())}\n")
+        told = f" ({progress})" if status == STOPPED and progress else ""
+        sys.stderr.write(f"neural-prep: {' '.join(str(error).split())}{told}\n")
     else:
         traceback.print_exception(error)
     return status

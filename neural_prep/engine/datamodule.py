@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from typing import Literal
 
 from lightning.pytorch import LightningDataModule
@@ -12,6 +11,7 @@ from neural_prep.data.layouts import open_source
 from neural_prep.data.source import StoreOptions
 from neural_prep.engine.plan import Plan
 from neural_prep.engine.reading import PieceReader
+from neural_prep.engine.records import Block
 from neural_prep.errors import InputError
 
 
@@ -77,6 +77,7 @@ class StatsDataModule(LightningDataModule):
         self._piece_steps = piece_steps
         self._workers = workers
         self._plan: Plan | None = None
+        self._finished: frozenset[Block] = frozenset()
 
     @property
     def plan(self) -> Plan:
@@ -108,13 +109,18 @@ class StatsDataModule(LightningDataModule):
         self._plan = Plan(source, lags, self._infinite, self._options.block_bytes)
         return self._plan
 
-    def leave_out(self, done: frozenset[tuple[int, int]]) -> Plan:
-        """Reads no block again that is done; returns the new plan."""
-        self._plan = replace(self.plan, done=done)
-        return self._plan
+    def go_on(self, plan: Plan, finished: frozenset[Block]) -> None:
+        """Takes another plan of the same store, of which this rank has finished these blocks."""
+        self._plan, self._finished = plan, finished
 
     def predict_dataloader(self) -> PieceReader:
         """This rank's pieces."""
         assert self.trainer is not None
         runs = self.plan.runs(self.trainer.global_rank, self.trainer.world_size)
-        return PieceReader(self.plan, runs, piece_steps=self._piece_steps, workers=self.threads)
+        return PieceReader(
+            self.plan,
+            runs,
+            finished=self._finished,
+            piece_steps=self._piece_steps,
+            workers=self.threads,
+        )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -16,10 +17,13 @@ from neural_prep.engine.journal import Journal
 from neural_prep.engine.peers import Peers
 from neural_prep.engine.plan import Plan
 from neural_prep.engine.reading import Batch
+from neural_prep.engine.resume import AllTaken, all_taken, take_up
 from neural_prep.errors import InputError
 from neural_prep.stats.accumulate import SeriesAccumulator
 from neural_prep.stats.blocks import MergeTree
 from neural_prep.stats.moments import Record
+
+_log = logging.getLogger(__name__)
 
 _LONGEST_LAG = 2**31 - 1
 
@@ -45,9 +49,11 @@ class StatsModule(LightningModule):
         self.seconds = 0.0
         self.nbytes = 0
         self.journal: Journal | None = None
+        self.resumed = AllTaken()
         self._peers: Peers | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._threads = 1
+        self._warned = False  # of a journal that cannot be written to
         # Plain attributes: as buffers, DDP would overwrite them with rank 0's.
         self._accumulators: dict[int, SeriesAccumulator] = {}
         self._trees: list[MergeTree] = []
@@ -71,20 +77,24 @@ class StatsModule(LightningModule):
         return self.datamodule.plan
 
     def setup(self, stage: str) -> None:
-        """Opens the side channel as soon as there is a process group."""
+        """Opens the side channel as soon as there is a process group, and takes up what is done.
+
+        That has to be now: Lightning asks the reader for its first piece before a run's start.
+        """
         self._peers = Peers()
         self._peers.start()
+        self._trees = [MergeTree(length) for length in self.plan.lengths]
+        if self.journal is not None:
+            self._take_up(self.journal)
 
     def on_predict_start(self) -> None:
         """Prepares the sums, and starts the clock when every rank is ready."""
         self._threads = self.datamodule.threads
         if self._threads > 1:
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="arithmetic")
-        self._trees = [MergeTree(length) for length in self.plan.lengths]
-        self._take_up()
         self.peers.wait_for_all("ready", self._idle)
         if self.journal is not None:
-            self.journal.open(self.peers.rank)  # all ranks have read what was there
+            self._say_what_is_done(self.journal)
         self._begun = time.perf_counter()
 
     def transfer_batch_to_device(
@@ -96,6 +106,8 @@ class StatsModule(LightningModule):
     def predict_step(self, batch: Batch, batch_idx: int) -> Mapping[str, int]:
         """Adds one piece; a block that ends with it goes into the tree."""
         self.peers.check()
+        if self.journal is not None:
+            self._keep(Journal.sync)
         accumulator = self._accumulator(batch.series)
         if batch.piece is not None:
             self._add(accumulator, batch)
@@ -103,29 +115,59 @@ class StatsModule(LightningModule):
             record = accumulator.finish()
             self._trees[batch.series].add((0, batch.block), record)
             if self.journal is not None:
-                self.journal.add((batch.series, batch.block), record)
+                block = batch.series, batch.block
+                self._keep(lambda journal: journal.add(block, batch.stamp, record))
+            self.peers.add_block()
         return {}
 
     def on_predict_epoch_end(self) -> None:
         """Waits for all ranks, gathers their nodes and merges them; every rank has the result."""
+        if self.journal is not None:
+            self.journal.close(sync=self.journal.keep)
         self.peers.wait_for_all("done", self._idle)
         self.peers.stop()
         self.nbytes = self.peers.total_bytes
         self.records = gather_nodes(self.plan, self._trees, self._all_gather)
         self.seconds = time.perf_counter() - self._begun
 
-    def _take_up(self) -> None:
-        """Adds this rank's blocks that an earlier start has finished."""
-        if self.journal is None:
-            return
-        mine = [
-            (run.series, block)
-            for run in self.plan.runs(self.peers.rank, self.peers.ranks)
-            for block in run.blocks
-            if (run.series, block) in self.plan.done
-        ]
-        for (series, block), record in self.journal.load(mine):
-            self._trees[series].add((0, block), record)
+    def _take_up(self, journal: Journal) -> None:
+        """Adds this rank's blocks that earlier starts have finished; all ranks plan alike."""
+        taken = take_up(
+            journal,
+            self.plan,
+            self.peers,
+            threads=self.datamodule.threads,
+            idle=self._idle,
+            add=lambda block, record: self._trees[block[0]].add((0, block[1]), record),
+        )
+        self.datamodule.go_on(taken.plan, taken.finished)
+        taken.count(self.peers)
+
+    def _say_what_is_done(self, journal: Journal) -> None:
+        """Says once what all ranks have taken up.
+
+        Raises:
+            InputError: if there must be something, and nothing is.
+        """
+        self.resumed = all_taken(self.peers)
+        if self.peers.rank == 0:
+            for line in self.resumed.lines(self.plan.blocks):
+                _log.info(line)
+        if journal.required and not self.resumed.blocks:
+            raise InputError(
+                f"output.resume: require, but the store has changed since {journal.folder} was "
+                "written: none of its blocks holds; leave it out to begin anew"
+            )
+
+    def _keep(self, write: Callable[[Journal], None]) -> None:
+        """Writes to the journal; where that fails, one rank says so and the run goes on."""
+        assert self.journal is not None
+        try:
+            write(self.journal)
+        except OSError as error:
+            if not self._warned and self.peers.count("warned", 1) == 1:
+                _log.error("warning: %s", self.journal.unwritten(error))
+            self._warned = True
 
     def _all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
         gathered = self.all_gather(tensor)

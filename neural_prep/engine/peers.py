@@ -8,6 +8,7 @@ while it waits. A process on its own has a store of its own.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -19,7 +20,8 @@ from neural_prep.interrupts import leave
 
 _POLL = 0.2  # seconds
 _GRACE = 4.0  # seconds that a rank has to end by itself once another has failed
-_FAILED, _BYTES = "failed", "bytes"
+_FAILED, _BYTES, _BLOCKS = "failed", "bytes", "blocks"
+_runs = itertools.count()  # ranks may run the job more than once with the same store
 _LOST = "the connection to another rank is lost: it was killed, or its node is gone"
 
 
@@ -43,13 +45,14 @@ class Peers:
             self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
             # There is no public way to a group's store; a clone has a connection of its own.
             store = distributed_c10d._get_default_store().clone()  # type: ignore[attr-defined]
-            self._store: Store = PrefixStore("neural-prep", store)
+            self._store: Store = PrefixStore(f"neural-prep/{next(_runs)}", store)
         else:
             self.rank, self.ranks = 0, 1
             self._store = HashStore()
         self.total_bytes = 0
-        self._own_bytes = 0
-        self._sent_bytes = 0
+        self.total_blocks = 0
+        self._own = {_BYTES: 0, _BLOCKS: 0}
+        self._sent = {_BYTES: 0, _BLOCKS: 0}
         self._sending = threading.Lock()
         self._failure: PeerFailedError | None = None
         self._stopped = threading.Event()
@@ -86,7 +89,31 @@ class Peers:
 
     def add_bytes(self, nbytes: int) -> None:
         """Counts bytes that this rank has read, for everybody's progress."""
-        self._own_bytes += nbytes
+        self._own[_BYTES] += nbytes
+
+    def add_block(self) -> None:
+        """Counts a block that this rank has finished."""
+        self._own[_BLOCKS] += 1
+
+    def count(self, what: str, number: int = 0) -> int:
+        """Adds to a number that all ranks share, and returns it."""
+        return int(self._store.add(what, number))
+
+    def tell(self, what: str, content: bytes) -> None:
+        """Says something to all ranks, once."""
+        self._store.set(what, content)  # type: ignore[arg-type]  # its stub knows text alone
+
+    def hear(self, what: str, idle: Callable[[], None]) -> bytes:
+        """What a rank tells, waiting for it as `wait_for_all` does.
+
+        Raises:
+            PeerFailedError: if a peer has failed.
+        """
+        while not self._store.check([what]):
+            self.check()
+            idle()
+            time.sleep(0.01)
+        return bytes(self._store.get(what))
 
     def fail(self, status: int, note: str = "") -> PeerFailedError | None:
         """Says that this rank has failed.
@@ -118,24 +145,28 @@ class Peers:
         Raises:
             PeerFailedError: if a peer has failed.
         """
-        self._flush_bytes()
+        self.flush()
         self._store.add(where, 1)
         while self._store.add(where, 0) < self.ranks:
             self.check()
             idle()
             time.sleep(0.01)
-        self._flush_bytes()
+        self.flush()
 
-    def _flush_bytes(self) -> None:
+    def flush(self) -> None:
+        """Adds what this rank has counted to all ranks' totals, and takes those in."""
         with self._sending:
-            added = self._own_bytes - self._sent_bytes
-            self._sent_bytes += added
-            self.total_bytes = self._store.add(_BYTES, added)
+            totals = {}
+            for what, number in self._own.items():
+                added = number - self._sent[what]
+                self._sent[what] += added
+                totals[what] = self._store.add(what, added)
+            self.total_bytes, self.total_blocks = totals[_BYTES], totals[_BLOCKS]
 
     def _watch(self) -> None:
         while not self._stopped.wait(_POLL):
             try:
-                self._flush_bytes()
+                self.flush()
                 if self._store.check([_FAILED]):
                     self._failure = _read(self._store.get(_FAILED))
             except RuntimeError:

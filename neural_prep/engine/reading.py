@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 from neural_prep.data.source import Piece, Series, Span
 from neural_prep.engine.plan import Plan, Run
+from neural_prep.engine.records import Block
+from neural_prep.engine.stamps import Stamp, take_stamp
 from neural_prep.errors import InputError
 
 READ_AHEAD = 128_000_000  # bytes in flight, or two pieces where those are larger
@@ -21,12 +23,16 @@ MOST_PIECES = 128  # in flight: a mapped one holds a file descriptor
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A piece and where it belongs; a block of which no step is selected comes without a piece."""
+    """A piece and where it belongs; a block of which no step is selected comes without a piece.
+
+    The stamp says what its block is made from.
+    """
 
     series: int
     block: int
     piece: Piece | None
     last: bool
+    stamp: bytes
 
 
 class ReadError(Exception):
@@ -42,6 +48,7 @@ class _Request:
     source: Series
     span: Span | None
     piece: Future[Piece] | None
+    stamp: Future[Stamp]
 
     @property
     def nbytes(self) -> int:
@@ -49,7 +56,7 @@ class _Request:
 
     def result(self) -> Batch:
         if self.span is None or self.piece is None:
-            return Batch(self.run.series, self.block, None, last=True)
+            return Batch(self.run.series, self.block, None, True, self.stamp.result().digest)
         try:
             piece = self.piece.result()
         except InputError:
@@ -59,17 +66,24 @@ class _Request:
             where = self.source.place(self.span, 0)
             steps = self.span.stop - self.span.first
             raise ReadError(f"cannot read {steps} steps from {where} on ({reason})") from error
-        return Batch(self.run.series, self.block, piece, self.span.last)
+        return Batch(self.run.series, self.block, piece, self.span.last, self.stamp.result().digest)
 
 
 class PieceReader:
     """All pieces of a rank's runs, in order: an iterable for Lightning's prediction loop."""
 
     def __init__(
-        self, plan: Plan, runs: tuple[Run, ...], *, piece_steps: int | None, workers: int
+        self,
+        plan: Plan,
+        runs: tuple[Run, ...],
+        *,
+        finished: frozenset[Block] = frozenset(),
+        piece_steps: int | None,
+        workers: int,
     ) -> None:
         self._plan = plan
         self._runs = runs
+        self._finished = finished
         self._piece_steps = piece_steps
         self._workers = workers
 
@@ -92,20 +106,36 @@ class PieceReader:
     def _requests(self, pool: ThreadPoolExecutor) -> Iterator[_Request]:
         for run in self._runs:
             series = self._plan.source.series[run.series]
-            for block in run.blocks:
-                if (run.series, block) in self._plan.done:
-                    continue
-                before = series.predecessor(block)
+            lag = self._plan.longest_lag(run.series)
+            blocks = [block for block in run.blocks if (run.series, block) not in self._finished]
+            before = {block: series.predecessor(block) for block in blocks}
+            continuing = set(before.values())
+            stamps: dict[int | None, Future[Stamp]] = {}  # of blocks that a later one continues
+            for block in blocks:
+                earlier = stamps.pop(before[block], None)
+                stamp = pool.submit(_take_stamp, series, block, lag, earlier)
+                if block in continuing:
+                    stamps[block] = stamp
                 spans = series.spans(
                     block,
                     lag=self._plan.reach_of(run.series),
                     piece_steps=self._piece_steps,
-                    continued=before is not None
-                    and before >= run.blocks.start
-                    and (run.series, before) not in self._plan.done,
+                    continued=earlier is not None,
                 )
                 span = None
                 for span in spans:
-                    yield _Request(run, block, series, span, pool.submit(series.read, span))
+                    piece = pool.submit(_read_stamped, series, span, stamp)
+                    yield _Request(run, block, series, span, piece, stamp)
                 if span is None:
-                    yield _Request(run, block, series, None, None)
+                    yield _Request(run, block, series, None, None, stamp)
+
+
+def _take_stamp(series: Series, block: int, lag: int, earlier: Future[Stamp] | None) -> Stamp:
+    """A block's stamp; steps that an earlier block has read are stamped as they were then."""
+    return take_stamp(series, block, lag, {} if earlier is None else earlier.result().files)
+
+
+def _read_stamped(series: Series, span: Span, stamp: Future[Stamp]) -> Piece:
+    """Reads a span once its block has its stamp: a file that changes meanwhile is then found."""
+    stamp.result()  # submitted earlier, so a thread is at it
+    return series.read(span)

@@ -37,11 +37,14 @@ class OutputOptions:
         formats: Formats besides `json`, which is always written: `neural_lam`.
         resume: What happens to blocks that an earlier, stopped run has finished: `auto` goes on
             from them, `never` drops them, `require` fails where there are none.
+        keep_blocks: Whether finished blocks stay when the result is written, so that a run on the
+            store once it has grown at its end reads what is new.
     """
 
     dir: str | None = None
     formats: list[str] = field(default_factory=lambda: [ALWAYS])
     resume: Literal["auto", "never", "require"] = "auto"
+    keep_blocks: bool = False
 
     @property
     def directory(self) -> Path:

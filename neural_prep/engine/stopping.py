@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from types import FrameType
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from neural_prep.engine.module import StatsModule
-from neural_prep.engine.peers import PeerFailedError
+from neural_prep.engine.peers import PeerFailedError, Peers
 from neural_prep.errors import InputError
 from neural_prep.interrupts import SIGNALS, STOPPED, hand_over, leave, stopped_by
 
@@ -38,6 +39,7 @@ class StopEverywhere(Callback):
     def __init__(self) -> None:
         self._signum: int | None = None
         self.cause: BaseException | None = None  # what ended all ranks, once this one has ended
+        self.progress = ""  # how far all ranks were then, as far as this one knows
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Takes the signals over: Lightning's own handlers log them and go on."""
@@ -64,11 +66,22 @@ class StopEverywhere(Callback):
         peers = pl_module._peers
         if peers is None:
             return
-        self.cause = peers.explain(exception)
-        if isinstance(self.cause, PeerFailedError):
-            return
+        with contextlib.suppress(RuntimeError):  # the store may be lost
+            peers.flush()
+        self.cause = self._find_cause(peers, exception)
+        with contextlib.suppress(RuntimeError):
+            peers.flush()  # others have ended meanwhile
+        done = pl_module.resumed.blocks + peers.total_blocks
+        self.progress = f"{done} of {pl_module.plan.blocks} blocks done"
+
+    @staticmethod
+    def _find_cause(peers: Peers, exception: BaseException) -> BaseException:
+        """What ended this rank, which all others are told if it is the first to end."""
+        cause = peers.explain(exception)
+        if isinstance(cause, PeerFailedError):
+            return cause
         note = str(exception) if isinstance(exception, StoppedError) else ""
-        self.cause = peers.fail(status_of(exception), note) or exception
+        return peers.fail(status_of(exception), note) or exception
 
     def _receive(self, signum: int, frame: FrameType | None) -> None:
         if self._signum is not None:  # asked twice: at once

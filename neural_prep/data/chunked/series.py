@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neural_prep.data.chunked.cuts import BlockPlan, plan_blocks, stretches
+from neural_prep.data.chunked.files import chunk_files
 from neural_prep.data.chunked.missing import Coding
 from neural_prep.data.chunked.store import StoredArray
 from neural_prep.data.source import Piece, Span
@@ -152,6 +153,35 @@ class ChunkedSeries:
             labels = [self.data.run.times.label(int(entry)) for entry in (chosen[0], chosen[-1])]
             times.insert(0, " to ".join(dict.fromkeys(labels)))
         return self.data.place + (f" at {' '.join(times)}" if times else "")
+
+    def describe(self, block: int, lag: int) -> bytes:
+        """Positions, ages and times of the block's steps; see `Series.describe`."""
+        parts: list[NDArray[Any]] = []
+        for first, stop in self._stretches(block, lag):
+            run, begin = divmod(first, len(self.plan.age))
+            steps = slice(begin, begin + stop - first)
+            # No lag asks whether a step is older than the longest of them.
+            parts += [np.array([first, stop]), np.minimum(self.plan.age[steps], lag)]
+            if self.data.time is not None:
+                parts.append(self.data.time.times.positions[steps])
+            if self.data.run is not None:
+                entries = self._run(run)
+                parts += [self.plan.chosen[entries], self.data.run.times.positions[entries]]
+        return b"".join(part.tobytes() for part in parts)
+
+    def paths(self, block: int, lag: int) -> Iterator[str]:
+        """Files of the chunks that are read for the block; see `Series.paths`."""
+        part, selections = self.plan.part(block), []
+        for first, stop in self._stretches(block, lag):
+            run, begin = divmod(first, len(self.plan.age))
+            selections.append(self._selection(run, slice(begin, begin + stop - first), part))
+        return chunk_files(self.data.stored, selections)
+
+    def _stretches(self, block: int, lag: int) -> list[tuple[int, int]]:
+        """First and one past the last position of all that is read for a block, pieces joined."""
+        found = list(self.plan.pieces(block, self.plan.rows))
+        context = min(lag, int(self.plan.age[found[0][0] % len(self.plan.age)])) if found else 0
+        return [(found[0][0] - context, found[0][0]), *found] if context > 0 else found
 
     @property
     def _growth(self) -> int:

@@ -29,6 +29,7 @@ class ZarrSource:
     series: tuple[ChunkedSeries, ...]
     warnings: tuple[str, ...]
     identity: Mapping[str, object]
+    extent: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,8 @@ def build_source(
         groups: The arrays of each group, in the order of their variables.
         warnings: What the layout has to say.
     """
-    described, series, arrays = [], [], []
+    described, series = [], []
+    arrays: dict[str, dict[str, object]] = {}
     for name, parts in groups.items():
         variables: list[Variable] = []
         for part in parts:
@@ -70,7 +72,8 @@ def build_source(
             columns = [first + column if column >= 0 else -1 for column in part.columns]
             series += cut_array(part.data, name, columns, options.block_bytes)
             variables += (_packed(variable, part.data) for variable in part.variables)
-            arrays.append({"group": name, "columns": columns} | _describe(part.data))
+            found = {"group": name, "columns": columns} | _describe(part.data)
+            arrays[part.data.stored.name] = found
         _check_names(variables, parts)
         described.append(_group(name, variables, parts))
     data = [part.data for parts in groups.values() for part in parts]
@@ -79,13 +82,17 @@ def build_source(
     identity = {
         "layout": layout,
         "arrays": arrays,
-        "times": sorted(_digest(line) for line in lines.values()),
-        "variables": {group.name: [each.name for each in group.variables] for group in described},
+        "times": {line.times.name: _describe_times(line) for line in lines.values()},
+        "names": {group.name: [each.name for each in group.variables] for group in described},
         "split": options.split,
         "start": options.start,
         "end": options.end,
         "step": options.step,
         "drop": None if options.drop is None else list(options.drop),
+    }
+    extent = {
+        "shapes": {each.stored.name: list(each.stored.shape) for each in data},
+        "times": sorted(_digest(line) for line in lines.values()),
     }
     return ZarrSource(
         options.path,
@@ -95,6 +102,7 @@ def build_source(
         tuple(series),
         tuple(dict.fromkeys([*warnings, *notes, *_zero_fill(data)])),
         identity,
+        extent,
     )
 
 
@@ -168,20 +176,25 @@ def _group(name: str, variables: Sequence[Variable], parts: Sequence[Part]) -> G
 
 
 def _describe(data: DataArray) -> dict[str, object]:
-    """What decides which values of an array are read, and how."""
-    stored, coding = data.stored, data.coding
+    """What decides which values of an array are read, and how, but for its length in time."""
+    stored, coding, axes = data.stored, data.coding, data.axes
+    growing = axes.time if axes.run is None else axes.run
     return {
-        "name": stored.name,
         "dims": list(stored.dims),
-        "shape": list(stored.shape),
+        "shape": [None if axis == growing else size for axis, size in enumerate(stored.shape)],
         "chunks": list(stored.chunks),
         "dtype": coding.stored.str,
         "fill": str(stored.array.metadata.fill_value),
         "missing": sorted(str(marker) for marker in coding.missing),
         "scale": coding.scale,
         "offset": coding.offset,
-        "axes": [data.axes.time, data.axes.run, list(data.axes.variables)],
+        "axes": [axes.time, axes.run, list(axes.variables)],
     }
+
+
+def _describe_times(line: Timeline) -> list[str | None]:
+    """What a time line's positions mean."""
+    return [line.times.kind, line.times.calendar]
 
 
 def _digest(line: Timeline) -> str:

@@ -192,6 +192,17 @@ class FileSeries:
         within = f", step {span.first + step - begin}" if self.timed else ""
         return f"{file.path}{within}" + (f" ({file.label})" if file.label else "")
 
+    def describe(self, block: int, lag: int) -> bytes:
+        """Names and shapes of the block's files; see `Series.describe`."""
+        return repr([(file.path.name, file.shape) for file in self._files(block)]).encode()
+
+    def paths(self, block: int, lag: int) -> Iterator[str]:
+        """The block's files, which hold all that its lags need."""
+        return (str(file.path) for file in self._files(block))
+
+    def _files(self, block: int) -> tuple[ArrayFile, ...]:
+        return self.files[self._cuts[block] : self._cuts[block + 1]]
+
     def _find(self, position: int) -> tuple[int, int]:
         """The file that holds a position, and its first position."""
         index = int(np.searchsorted(self._starts, position, side="right")) - 1
