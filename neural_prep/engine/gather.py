@@ -13,8 +13,9 @@ import torch
 from numpy.typing import NDArray
 
 from neural_prep.engine.plan import Plan, Run
-from neural_prep.stats.blocks import MergeTree, Node, subtrees
+from neural_prep.stats.blocks import Node, subtrees
 from neural_prep.stats.moments import Record
+from neural_prep.stats.tree import MergeTree
 
 _HEADER = 3  # series, level, index
 
