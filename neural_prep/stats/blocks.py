@@ -57,3 +57,18 @@ def subtrees(run: range) -> Iterator[Node]:
             level -= 1
         yield level, first >> level
         first += 1 << level
+
+
+def nodes_of(run: range, blocks: int) -> int:
+    """How many nodes a run makes in a tree of `blocks` blocks: one where it holds all of them.
+
+    At the tree's right end nodes pass up until they meet a sibling, so blocks that are not there
+    count as part of the run.
+
+    >>> [nodes_of(run, 6) for run in (range(1, 4), range(5, 6), range(6))]
+    [2, 1, 1]
+    """
+    if run.stop < blocks:
+        return sum(1 for _ in subtrees(run))
+    whole = range(run.start, 1 << (blocks - 1).bit_length())
+    return sum(1 for level, index in subtrees(whole) if index << level < blocks)
