@@ -23,12 +23,14 @@ Training statistics and distributed checks for machine-learning weather predicti
 
 commands:
   stats       compute the training statistics of a store
+  plan        show what that takes, without reading data
 
 options:
   -h, --help  show this text; `neural-prep COMMAND --help` shows a command's options
   --version   show the version
 
-example:
+examples:
+  neural-prep plan --config configs/meps.yaml
   neural-prep stats --config configs/meps.yaml
 """
 
@@ -75,6 +77,13 @@ def _stats(args: list[str]) -> NoReturn:
     os._exit(status)
 
 
+def _plan(args: list[str]) -> int:
+    stop_on_signals(speak=True)
+    from neural_prep.engine.planning import run_plan
+
+    return run_plan(args)
+
+
 def _is_first_rank() -> bool:
     """Whether this is rank 0, as far as whoever started it has said."""
     names = ("RANK", "SLURM_PROCID", "LOCAL_RANK")
@@ -96,7 +105,7 @@ def _keep_compiled_code() -> None:
     os.environ["NUMBA_CACHE_DIR"] = str(home)
 
 
-_COMMANDS: dict[str, Callable[[list[str]], int]] = {"stats": _stats}
+_COMMANDS: dict[str, Callable[[list[str]], int]] = {"stats": _stats, "plan": _plan}
 
 
 if __name__ == "__main__":

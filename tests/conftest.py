@@ -55,8 +55,8 @@ def new_traces() -> type[Traces]:
     return Traces
 
 
-def _load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"oracle_{name}", ORACLES / f"{name}.py")
+def _load(name: str, folder: Path = ORACLES) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"{folder.name}_{name}", folder / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -87,3 +87,9 @@ def kernel_twin() -> ModuleType:
 def exact() -> ModuleType:
     """Exact arithmetic: `of_values(values, age)`, `of_differences(values, age, lag)`."""
     return _load("exact")
+
+
+@pytest.fixture(scope="session")
+def archives() -> ModuleType:
+    """Writes stores of terabytes as metadata alone: `write_cf(path, ...)`, `write_mllam(...)`."""
+    return _load("archives", Path(__file__).parent / "bench")

@@ -105,6 +105,28 @@ class Piece:
     age: NDArray[np.int64]
 
 
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What reading a series takes, known before anything is read.
+
+    Attributes:
+        objects: Chunks, shards or files that hold its blocks.
+        pieces: Pieces of each block, `(blocks,)`, without the one of a lag's earlier steps.
+        again: Uncompressed bytes of the earlier steps that each block's lags need, `(blocks,)`:
+            they are read again unless the predecessor has just been read.
+        apart: How many blocks after its predecessor each block comes.
+        piece_nbytes: Bytes in memory of the largest piece.
+        step_nbytes: Bytes in memory of one step with all parts of its grid.
+    """
+
+    objects: int
+    pieces: NDArray[np.int64]
+    again: NDArray[np.int64]
+    apart: int
+    piece_nbytes: int
+    step_nbytes: int
+
+
 class Series(Protocol):
     """Blocks of variables that share chunk bounds, in an order that growth at the end keeps."""
 
@@ -144,6 +166,10 @@ class Series(Protocol):
             continued: The reader has just read the predecessor, so that its last `lag` steps
                 need not be read again.
         """
+        ...
+
+    def outline(self, *, lag: int, piece_steps: int | None) -> Outline:
+        """What reading all blocks takes; arguments as in `spans`."""
         ...
 
     def read(self, span: Span) -> Piece:

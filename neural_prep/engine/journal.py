@@ -26,9 +26,8 @@ from numpy.typing import NDArray
 
 from neural_prep.engine.differences import differences
 from neural_prep.engine.locking import lock_folder
-from neural_prep.engine.plan import digest
+from neural_prep.engine.plan import Block, digest
 from neural_prep.engine.records import (
-    Block,
     HeaderError,
     Scan,
     pack_header,

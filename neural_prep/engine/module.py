@@ -14,18 +14,17 @@ from lightning.pytorch import LightningModule
 from neural_prep.engine.datamodule import StatsDataModule
 from neural_prep.engine.gather import gather_nodes
 from neural_prep.engine.journal import Journal
+from neural_prep.engine.options import check_lags
 from neural_prep.engine.peers import Peers
 from neural_prep.engine.plan import Plan
 from neural_prep.engine.reading import Batch
 from neural_prep.engine.resume import AllTaken, all_taken, take_up
 from neural_prep.errors import InputError
 from neural_prep.stats.accumulate import SeriesAccumulator
-from neural_prep.stats.blocks import MergeTree
 from neural_prep.stats.moments import Record
+from neural_prep.stats.tree import MergeTree
 
 _log = logging.getLogger(__name__)
-
-_LONGEST_LAG = 2**31 - 1
 
 
 class StatsModule(LightningModule):
@@ -43,7 +42,7 @@ class StatsModule(LightningModule):
         parameter_weights: Mapping[int, float] | None = None,
     ) -> None:
         super().__init__()
-        self.lags = _check_lags(lags)
+        self.lags = check_lags(lags)
         self.parameter_weights = parameter_weights
         self.records: list[Record] | None = None  # one for each series, when all is merged
         self.seconds = 0.0
@@ -229,15 +228,3 @@ class StatsModule(LightningModule):
                 f"{group.variables[used[0]].name} is infinite in {series.place(piece.span, step)}; "
                 "mend the data, or count infinities as missing with data.infinite: missing"
             )
-
-
-def _check_lags(lags: list[int]) -> tuple[int, ...]:
-    for lag in lags:
-        if not 1 <= lag <= _LONGEST_LAG:
-            raise InputError(
-                f"model.lags: {lag} is no lag; expected whole numbers from 1 to {_LONGEST_LAG}"
-            )
-    repeated = [lag for lag in lags if lags.count(lag) > 1]
-    if repeated:
-        raise InputError(f"model.lags: {repeated[0]} is given more than once; give each lag once")
-    return tuple(lags)

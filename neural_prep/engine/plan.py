@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -13,9 +16,11 @@ from numpy.typing import NDArray
 
 from neural_prep import __version__
 from neural_prep.data.source import Source, StoreOptions
-from neural_prep.stats.blocks import split_runs
+from neural_prep.stats.blocks import nodes_of, split_runs
 
 ARITHMETIC = 1  # counts up when the same data give other bits
+
+Block = tuple[int, int]  # series, index
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,7 @@ class Plan:
     @property
     def blocks(self) -> int:
         """Number of blocks of all series."""
-        return sum(len(series.block_nbytes) for series in self.source.series)
+        return sum(self.lengths)
 
     @property
     def nbytes(self) -> int:
@@ -70,11 +75,18 @@ class Plan:
 
     def runs(self, rank: int, ranks: int) -> tuple[Run, ...]:
         """The rank's part, cut at the series' ends; empty where ranks outnumber blocks."""
-        return _cut_at_series(self.lengths, self._shares(ranks)[rank])
+        return _cut_at_series(self._ends, self._shares(ranks)[rank])
 
     def all_runs(self, ranks: int) -> tuple[tuple[Run, ...], ...]:
         """Every rank's part."""
-        return tuple(_cut_at_series(self.lengths, share) for share in self._shares(ranks))
+        return tuple(_cut_at_series(self._ends, share) for share in self._shares(ranks))
+
+    def nodes(self, ranks: int) -> list[dict[int, int]]:
+        """How many nodes of which series each rank sends in the end."""
+        return [
+            {run.series: nodes_of(run.blocks, self.lengths[run.series]) for run in runs}
+            for runs in self.all_runs(ranks)
+        ]
 
     def record_shape(self, series: int) -> tuple[int, int]:
         """Kinds of values (the values themselves, each lag) and variables of a series' records."""
@@ -87,10 +99,15 @@ class Plan:
             nbytes = np.where(np.concatenate(self.done), 0, nbytes)
         return split_runs(nbytes, ranks)
 
-    @property
+    @cached_property
     def lengths(self) -> tuple[int, ...]:
         """Number of blocks of each series."""
         return tuple(len(series.block_nbytes) for series in self.source.series)
+
+    @cached_property
+    def _ends(self) -> tuple[int, ...]:
+        """Where each series ends in the line of all blocks."""
+        return tuple(accumulate(self.lengths))
 
     def covered(self, device: str) -> dict[str, Any]:
         """What decides blocks' bits, besides what a stamp covers of each: keys are for users.
@@ -122,16 +139,21 @@ def digest(value: object) -> str:
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
-def _cut_at_series(lengths: Sequence[int], share: range) -> tuple[Run, ...]:
+def _cut_at_series(ends: Sequence[int], share: range) -> tuple[Run, ...]:
     """A share of the line of all blocks, series by series.
 
-    >>> _cut_at_series([3, 2], range(1, 5))
+    Args:
+        ends: Where each series ends in that line.
+        share: The share.
+
+    >>> _cut_at_series([3, 5], range(1, 5))
     (Run(series=0, blocks=range(1, 3)), Run(series=1, blocks=range(0, 2)))
     """
-    runs, begin = [], 0
-    for series, length in enumerate(lengths):
-        first, stop = max(share.start - begin, 0), min(share.stop - begin, length)
-        if first < stop:
-            runs.append(Run(series, range(first, stop)))
-        begin += length
+    runs, at = [], share.start
+    while at < share.stop:
+        series = bisect_right(ends, at)
+        begin = ends[series - 1] if series else 0
+        stop = min(share.stop, ends[series])
+        runs.append(Run(series, range(at - begin, stop - begin)))
+        at = stop
     return tuple(runs)

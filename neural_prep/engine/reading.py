@@ -12,8 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from neural_prep.data.source import Piece, Series, Span
-from neural_prep.engine.plan import Plan, Run
-from neural_prep.engine.records import Block
+from neural_prep.engine.plan import Block, Plan, Run
 from neural_prep.engine.stamps import Stamp, take_stamp
 from neural_prep.errors import InputError
 

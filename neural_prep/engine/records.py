@@ -16,14 +16,13 @@ from typing import BinaryIO
 
 import numpy as np
 
+from neural_prep.engine.plan import Block
+from neural_prep.engine.stamps import STAMP_SIZE
 from neural_prep.stats.moments import Record
 
 SCHEMA = "neural-prep/journal/2"
-STAMP_SIZE = 16
 _FRAME = struct.Struct(f"<IIQII{STAMP_SIZE}s")  # checksum, series, block, kinds, variables, stamp
 _MOMENTS = 8
-
-Block = tuple[int, int]  # series, index
 
 
 class HeaderError(Exception):

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from neural_prep.engine.journal import Found, Journal
 from neural_prep.engine.peers import Peers
-from neural_prep.engine.plan import Plan, Run
-from neural_prep.engine.records import Block, read_record
+from neural_prep.engine.plan import Block, Plan, Run
+from neural_prep.engine.records import read_record
 from neural_prep.engine.stamps import State, take_stamp
 from neural_prep.stats.moments import Record
 

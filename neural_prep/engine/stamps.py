@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from neural_prep.data.source import Series
-from neural_prep.engine.records import STAMP_SIZE
+
+STAMP_SIZE = 16  # bytes of a digest
 
 State = tuple[int, int]  # size in bytes, time of change in nanoseconds
 _NONE: Mapping[str, State] = MappingProxyType({})

@@ -17,8 +17,8 @@ from neural_prep.engine.plan import Plan
 from neural_prep.engine.reading import PieceReader
 from neural_prep.engine.result import assemble
 from neural_prep.stats.accumulate import SeriesAccumulator
-from neural_prep.stats.blocks import MergeTree
 from neural_prep.stats.statistics import RunInfo
+from neural_prep.stats.tree import MergeTree
 
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared" / "data"

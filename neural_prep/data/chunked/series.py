@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from neural_prep.data.chunked.cuts import BlockPlan, plan_blocks, stretches
 from neural_prep.data.chunked.files import chunk_files
 from neural_prep.data.chunked.missing import Coding
+from neural_prep.data.chunked.outline import count_again, count_pieces, count_rows
 from neural_prep.data.chunked.store import StoredArray
-from neural_prep.data.source import Piece, Span
+from neural_prep.data.source import Outline, Piece, Span
 from neural_prep.data.timelines.timeline import Timeline
 from neural_prep.errors import InputError
 
@@ -112,9 +113,7 @@ class ChunkedSeries:
     ) -> Iterator[Span]:
         """Spans of whole rows; before them, the earlier steps that the block's first lags need."""
         part = self.plan.part(block)
-        row_nbytes = self.plan.nbytes(0, self.plan.chunk, part) * self._growth
-        steps = piece_steps or _PIECE_BYTES // max(row_nbytes, 1) * self.plan.chunk
-        pieces = list(self.plan.pieces(block, max(1, -(-steps // self.plan.chunk))))
+        pieces = list(self.plan.pieces(block, self._piece_rows(part, piece_steps)))
         if not pieces:
             return
         begin = pieces[0][0]
@@ -125,6 +124,22 @@ class ChunkedSeries:
         for first, stop in pieces:
             nbytes = self.plan.nbytes(first, stop, part)
             yield Span(block, first, stop, 0, part, last=stop == pieces[-1][1], nbytes=nbytes)
+
+    def outline(self, *, lag: int, piece_steps: int | None) -> Outline:
+        """What reading all blocks takes; see `Series.outline`."""
+        plan, parts = self.plan, range(len(self.plan.grid.points))
+        rows = tuple(self._piece_rows(part, piece_steps) for part in parts)
+        most = min(plan.rows, len(plan.row_sizes))
+        return Outline(
+            objects=count_rows(plan) * self._objects_in_row,
+            pieces=count_pieces(plan, rows),
+            again=count_again(plan, lag),
+            apart=len(parts),
+            piece_nbytes=max(
+                min(rows[part], most) * self._row_nbytes(part) for part in {0, parts[-1]}
+            ),
+            step_nbytes=sum(map(self._row_nbytes, parts)) // plan.chunk,
+        )
 
     def read(self, span: Span) -> Piece:
         """Reads the chunks of one span.
@@ -187,6 +202,33 @@ class ChunkedSeries:
     def _growth(self) -> int:
         """Bytes in memory for each byte stored."""
         return max(1, self.data.coding.floating.itemsize // self.data.coding.stored.itemsize)
+
+    def _row_nbytes(self, part: int) -> int:
+        """Bytes in memory of one row of a part."""
+        points = int(self.plan.grid.points[part])
+        return self.plan.chunk * self._run_entries * points * self.plan.point_nbytes * self._growth
+
+    def _piece_rows(self, part: int, piece_steps: int | None) -> int:
+        """Rows that are read at once."""
+        if piece_steps is not None:
+            return -(-piece_steps // self.plan.chunk)
+        return max(1, _PIECE_BYTES // self._row_nbytes(part))
+
+    @property
+    def _run_entries(self) -> int:
+        return int(self.plan.run_sizes.max())
+
+    @property
+    def _objects_in_row(self) -> int:
+        """Chunks or shards that hold one row of all parts of the grid."""
+        axes, stored = self.data.axes, self.data.stored
+        counts = [
+            -(-size // chunk) for size, chunk in zip(stored.shape, stored.chunks, strict=True)
+        ]
+        if axes.variables:
+            chunk = stored.chunks[axes.variables[0]]
+            counts[axes.variables[0]] = -(-self.cut.stop // chunk) - self.cut.start // chunk
+        return prod(count for axis, count in enumerate(counts) if axis not in (axes.time, axes.run))
 
     def _run(self, run: int) -> slice:
         first = run * self.plan.run_chunk

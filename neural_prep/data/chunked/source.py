@@ -9,6 +9,8 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from neural_prep.data.chunked.missing import read_coding
 from neural_prep.data.chunked.series import Axes, ChunkedSeries, DataArray, cut_array
 from neural_prep.data.chunked.store import StoredArray, ZarrStore
@@ -198,8 +200,8 @@ def _describe_times(line: Timeline) -> list[str | None]:
 
 
 def _digest(line: Timeline) -> str:
-    digest = hashlib.sha256(line.times.positions.tobytes())
-    digest.update(line.age.tobytes())
+    digest = hashlib.sha256(np.ascontiguousarray(line.times.positions).data)
+    digest.update(np.ascontiguousarray(line.age).data)
     return f"{line.times.name}:{digest.hexdigest()}"
 
 

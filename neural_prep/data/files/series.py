@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from neural_prep.data.source import Piece, Span
+from neural_prep.data.source import Outline, Piece, Span
 from neural_prep.data.values import check_dtype, float_type, to_float
 from neural_prep.errors import InputError
 
@@ -150,8 +150,7 @@ class FileSeries:
     ) -> Iterator[Span]:
         """Spans of each file of the block, none with context; see `Series.spans`."""
         step_nbytes = self._step_nbytes
-        growth = max(1, float_type(self.files[0].dtype).itemsize // self.files[0].dtype.itemsize)
-        steps = piece_steps or max(1, _PIECE_BYTES // (step_nbytes * growth))
+        steps = self._piece_steps(piece_steps)
         files = range(self._cuts[block], self._cuts[block + 1])
         for file in files:
             begin, end = int(self._starts[file]), int(self._starts[file + 1])
@@ -166,6 +165,27 @@ class FileSeries:
                     last=file == files[-1] and stop == end,
                     nbytes=(stop - first) * step_nbytes,
                 )
+
+    def outline(self, *, lag: int, piece_steps: int | None) -> Outline:
+        """What reading all blocks takes: none needs earlier steps; see `Series.outline`."""
+        lengths = np.diff(self._starts)
+        steps = self._piece_steps(piece_steps)
+        return Outline(
+            objects=len(self.files),
+            pieces=np.add.reduceat(-(-lengths // steps), self._cuts[:-1]),
+            again=np.zeros(len(self.block_nbytes), np.int64),
+            apart=1,
+            piece_nbytes=min(steps, int(lengths.max())) * self._step_nbytes * self._growth,
+            step_nbytes=self._step_nbytes * self._growth,
+        )
+
+    @property
+    def _growth(self) -> int:
+        """Bytes in memory for each byte stored."""
+        return max(1, float_type(self.files[0].dtype).itemsize // self.files[0].dtype.itemsize)
+
+    def _piece_steps(self, piece_steps: int | None) -> int:
+        return piece_steps or max(1, _PIECE_BYTES // (self._step_nbytes * self._growth))
 
     def read(self, span: Span) -> Piece:
         """Maps the span's steps; copies them only to convert them or to leave out points.
