@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import astuple
 
 import numpy as np
 import torch
@@ -15,11 +17,12 @@ from neural_prep.engine.gather import gather_nodes
 from neural_prep.engine.journal import Journal
 from neural_prep.engine.peers import Peers
 from neural_prep.engine.plan import Plan
-from neural_prep.engine.reading import Batch
+from neural_prep.engine.reading import Batch, Pending
 from neural_prep.errors import InputError
 from neural_prep.stats.accumulate import SeriesAccumulator
 from neural_prep.stats.blocks import MergeTree
 from neural_prep.stats.moments import Record
+from neural_prep.stats.statistics import CorruptChunk
 
 _LONGEST_LAG = 2**31 - 1
 
@@ -44,6 +47,7 @@ class StatsModule(LightningModule):
         self.records: list[Record] | None = None  # one for each series, when all is merged
         self.seconds = 0.0
         self.nbytes = 0
+        self.corrupt: list[CorruptChunk] = []  # this rank's, and all ranks' when all is merged
         self.journal: Journal | None = None
         self._peers: Peers | None = None
         self._pool: ThreadPoolExecutor | None = None
@@ -51,6 +55,7 @@ class StatsModule(LightningModule):
         # Plain attributes: as buffers, DDP would overwrite them with rank 0's.
         self._accumulators: dict[int, SeriesAccumulator] = {}
         self._trees: list[MergeTree] = []
+        self._spoilt: set[tuple[int, int]] = set()  # blocks that a corrupt chunk has to do with
 
     @property
     def peers(self) -> Peers:
@@ -88,27 +93,31 @@ class StatsModule(LightningModule):
         self._begun = time.perf_counter()
 
     def transfer_batch_to_device(
-        self, batch: Batch, device: torch.device, dataloader_idx: int
-    ) -> Batch:
+        self, batch: Pending, device: torch.device, dataloader_idx: int
+    ) -> Pending:
         """Leaves the piece where it is: the arithmetic runs on the CPU."""
         return batch
 
-    def predict_step(self, batch: Batch, batch_idx: int) -> Mapping[str, int]:
+    def predict_step(self, batch: Pending, batch_idx: int) -> Mapping[str, int]:
         """Adds one piece; a block that ends with it goes into the tree."""
+        piece = batch.result(self._while_reading)
         self.peers.check()
-        accumulator = self._accumulator(batch.series)
-        if batch.piece is not None:
-            self._add(accumulator, batch)
-        if batch.last:
+        accumulator = self._accumulator(piece.series)
+        if piece.piece is not None:
+            self._add(accumulator, piece)
+            self._note_corrupt(piece)
+        if piece.last:
             record = accumulator.finish()
-            self._trees[batch.series].add((0, batch.block), record)
-            if self.journal is not None:
-                self.journal.add((batch.series, batch.block), record)
+            self._trees[piece.series].add((0, piece.block), record)
+            if self.journal is not None and not self._is_spoilt(piece):
+                self.journal.add((piece.series, piece.block), record)
         return {}
 
     def on_predict_epoch_end(self) -> None:
         """Waits for all ranks, gathers their nodes and merges them; every rank has the result."""
+        self.peers.share([json.dumps(astuple(chunk)) for chunk in self.corrupt])
         self.peers.wait_for_all("done", self._idle)
+        self.corrupt = [CorruptChunk(*json.loads(line)) for line in self.peers.shared()]
         self.peers.stop()
         self.nbytes = self.peers.total_bytes
         self.records = gather_nodes(self.plan, self._trees, self._all_gather)
@@ -131,6 +140,27 @@ class StatsModule(LightningModule):
         gathered = self.all_gather(tensor)
         assert isinstance(gathered, torch.Tensor)
         return gathered
+
+    def _note_corrupt(self, batch: Batch) -> None:
+        """Keeps the chunks that could not be decoded; a lag's context is listed with its block."""
+        piece = batch.piece
+        assert piece is not None
+        if piece.corrupt:
+            self._spoilt.add((batch.series, batch.block))
+            if not piece.span.context:
+                self.corrupt += piece.corrupt
+
+    def _is_spoilt(self, batch: Batch) -> bool:
+        """Whether a corrupt chunk is in a block or just before it: it is read again by a new start.
+
+        The chunk is listed then, or has been mended.
+        """
+        before = self.plan.source.series[batch.series].predecessor(batch.block)
+        return not self._spoilt.isdisjoint({(batch.series, batch.block), (batch.series, before)})
+
+    def _while_reading(self) -> None:
+        self.peers.check()
+        self._idle()
 
     def _idle(self) -> None:
         """Lets callbacks go on while this rank waits for others: those that have `on_waiting`."""

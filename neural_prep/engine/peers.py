@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch.distributed as dist
 from torch.distributed import DistError, HashStore, PrefixStore, Store, distributed_c10d  # type: ignore[attr-defined]
@@ -19,7 +19,7 @@ from neural_prep.interrupts import leave
 
 _POLL = 0.2  # seconds
 _GRACE = 4.0  # seconds that a rank has to end by itself once another has failed
-_FAILED, _BYTES = "failed", "bytes"
+_FAILED, _BYTES, _LINES = "failed", "bytes", "lines"
 _LOST = "the connection to another rank is lost: it was killed, or its node is gone"
 
 
@@ -87,6 +87,18 @@ class Peers:
     def add_bytes(self, nbytes: int) -> None:
         """Counts bytes that this rank has read, for everybody's progress."""
         self._own_bytes += nbytes
+
+    def share(self, lines: Sequence[str]) -> None:
+        """Tells all ranks some lines; they are there once all have met after it."""
+        if lines:
+            text = "".join(f"{line}\n" for line in lines)
+            self._store.append(_LINES, text)  # type: ignore[attr-defined]
+
+    def shared(self) -> list[str]:
+        """The lines of all ranks, in any order."""
+        if not self._store.check([_LINES]):
+            return []
+        return self._store.get(_LINES).decode().splitlines()
 
     def fail(self, status: int, note: str = "") -> PeerFailedError | None:
         """Says that this rank has failed.

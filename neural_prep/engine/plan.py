@@ -35,6 +35,7 @@ class Plan:
         infinite: What an infinite value does: `fail` or `missing`.
         block_bytes: What blocks aim at.
         done: Blocks that an earlier start has finished, as series and index.
+        corrupt: What a chunk that cannot be decoded does: `fail` or `missing`.
     """
 
     source: Source
@@ -42,6 +43,7 @@ class Plan:
     infinite: str
     block_bytes: int
     done: frozenset[tuple[int, int]] = frozenset()
+    corrupt: str = "fail"
 
     @property
     def blocks(self) -> int:
@@ -102,6 +104,7 @@ class Plan:
             "store": _digest(self.source.identity),
             "lags": list(self.lags),
             "infinite": self.infinite,
+            "corrupt": self.corrupt,
             "block_bytes": self.block_bytes,
             "device": device,
         }

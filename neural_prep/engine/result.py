@@ -16,6 +16,7 @@ from neural_prep.engine.plan import Plan
 from neural_prep.errors import InputError
 from neural_prep.stats.moments import Record, empty
 from neural_prep.stats.statistics import (
+    CorruptChunk,
     GroupStatistics,
     RunInfo,
     SourceInfo,
@@ -92,7 +93,13 @@ def check_output(output: OutputOptions, plan: Plan, options: FormatOptions) -> N
 
 
 def assemble(
-    plan: Plan, records: Sequence[Record], *, split: str | None, run: RunInfo, device: str
+    plan: Plan,
+    records: Sequence[Record],
+    *,
+    split: str | None,
+    run: RunInfo,
+    device: str,
+    corrupt: Sequence[CorruptChunk] = (),
 ) -> Statistics:
     """The result of a whole run.
 
@@ -102,6 +109,7 @@ def assemble(
         split: The split that was read.
         run: How it was read.
         device: Kind of device that the arithmetic ran on.
+        corrupt: Chunks that could not be decoded and counted as missing, in any order.
     """
     source = plan.source
     first = source.groups[0]
@@ -113,10 +121,15 @@ def assemble(
             steps=first.steps,
             trajectories=first.trajectories,
             fingerprint=plan.fingerprint(device),
+            corrupt=tuple(sorted(corrupt, key=_order)),
         ),
         run=run,
         groups=tuple(_summarise(plan, group, records) for group in source.groups),
     )
+
+
+def _order(chunk: CorruptChunk) -> tuple[str, str, str]:
+    return chunk.array, chunk.first or "", chunk.chunk
 
 
 def _summarise(plan: Plan, group: Group, records: Sequence[Record]) -> GroupStatistics:

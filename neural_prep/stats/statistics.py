@@ -80,6 +80,23 @@ class GroupStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class CorruptChunk:
+    """A chunk, or a file, that could not be decoded and counts as missing values.
+
+    Attributes:
+        array: The array, or the group where each file is an array.
+        chunk: Its key in the store.
+        first: Its first time; None where it has none.
+        last: Its last time.
+    """
+
+    array: str
+    chunk: str
+    first: str | None
+    last: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class SourceInfo:
     """What was counted: the same for any number of ranks."""
 
@@ -89,6 +106,7 @@ class SourceInfo:
     steps: int
     trajectories: int
     fingerprint: str
+    corrupt: tuple[CorruptChunk, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
