@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from neural_prep.data.retry import RETRIES
+from neural_prep.stats.corrupt import CorruptChunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +21,7 @@ class StoreOptions:
     """Which store, and which part of it, a source is opened on.
 
     Attributes:
-        path: The store's folder.
+        path: The store's folder or URL.
         split: Name of the store's own split, or None for the whole time line.
         start: First time that is used (inclusive, ISO 8601; a date means its first moment).
         end: Last time that is used (inclusive, ISO 8601; a date means its last moment).
@@ -28,6 +31,9 @@ class StoreOptions:
         drop: Indices of features that are left out.
         region: `interior` leaves out the points of the border mask.
         block_bytes: Uncompressed bytes that a block aims at.
+        retries: How often what fails for the moment is read again.
+        corrupt: What a chunk or file that cannot be decoded does: `fail`, or count as `missing`.
+        storage_options: How a URL's store is reached.
     """
 
     path: str
@@ -39,6 +45,9 @@ class StoreOptions:
     drop: tuple[int, ...] | None = None
     region: Literal["all", "interior"] = "all"
     block_bytes: int = 64_000_000
+    retries: int = RETRIES
+    corrupt: Literal["fail", "missing"] = "fail"
+    storage_options: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +107,13 @@ class Piece:
             stored (packed) values, with NaN for every missing one.
         age: `(T,)` int64: steps of the same trajectory before this one (0: its first); -1: not
             selected, skip it.
+        corrupt: Chunks that could not be decoded, whose values are all missing.
     """
 
     span: Span
     values: NDArray[np.floating]
     age: NDArray[np.int64]
+    corrupt: tuple[CorruptChunk, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +184,12 @@ class Series(Protocol):
         ...
 
     def read(self, span: Span) -> Piece:
-        """Reads one span. Safe to call from several threads at once."""
+        """Reads one span. Safe to call from several threads at once.
+
+        Raises:
+            InputError: if its bytes are damaged, or will never be had.
+            ReadError: if they cannot be had now, though it was tried several times.
+        """
         ...
 
     def place(self, span: Span, step: int) -> str:
@@ -207,6 +223,11 @@ class Source(Protocol):
     @property
     def layout(self) -> str:
         """The layout's name."""
+        ...
+
+    @property
+    def remote(self) -> bool:
+        """Whether each read waits for a server far away, so that many are needed at once."""
         ...
 
     @property

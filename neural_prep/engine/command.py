@@ -28,7 +28,6 @@ from neural_prep.engine.module import StatsModule
 from neural_prep.engine.peers import PeerFailedError
 from neural_prep.engine.plan import Plan
 from neural_prep.engine.progress import ReadingProgress
-from neural_prep.engine.reading import ReadError
 from neural_prep.engine.report import show
 from neural_prep.engine.result import (
     OutputOptions,
@@ -39,7 +38,7 @@ from neural_prep.engine.result import (
 )
 from neural_prep.engine.stopping import DONE, StopEverywhere, StoppedError, status_of
 from neural_prep.engine.trainer import StatsTrainer, check_flags, check_world, launcher_flags
-from neural_prep.errors import InputError
+from neural_prep.errors import InputError, ReadError
 from neural_prep.interrupts import SIGNALS, STOPPED, is_first_to_end
 from neural_prep.stats.accumulate import warm_up
 from neural_prep.stats.statistics import RunInfo, Statistics
@@ -175,6 +174,7 @@ class StatsCLI(LightningCLI):
             split=self.datamodule.split,
             run=run,
             device="cpu",
+            corrupt=self.model.corrupt,
         )
         paths = write_result(statistics, self.output, self.options)
         if self.model.journal is not None:

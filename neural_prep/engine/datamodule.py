@@ -60,4 +60,5 @@ class StatsDataModule(LightningDataModule):
             finished=self._finished,
             piece_steps=self._options.piece_steps,
             workers=self.threads,
+            read_ahead=self._options.read_ahead,
         )

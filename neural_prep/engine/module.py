@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import astuple
 
 import numpy as np
 import torch
@@ -17,10 +19,11 @@ from neural_prep.engine.journal import Journal
 from neural_prep.engine.options import check_lags
 from neural_prep.engine.peers import Peers
 from neural_prep.engine.plan import Plan
-from neural_prep.engine.reading import Batch
+from neural_prep.engine.reading import Batch, Pending
 from neural_prep.engine.resume import AllTaken, all_taken, take_up
 from neural_prep.errors import InputError
 from neural_prep.stats.accumulate import SeriesAccumulator
+from neural_prep.stats.corrupt import CorruptChunk
 from neural_prep.stats.moments import Record
 from neural_prep.stats.tree import MergeTree
 
@@ -47,6 +50,7 @@ class StatsModule(LightningModule):
         self.records: list[Record] | None = None  # one for each series, when all is merged
         self.seconds = 0.0
         self.nbytes = 0
+        self.corrupt: list[CorruptChunk] = []  # this rank's, and all ranks' when all is merged
         self.journal: Journal | None = None
         self.resumed = AllTaken()
         self._peers: Peers | None = None
@@ -56,6 +60,7 @@ class StatsModule(LightningModule):
         # Plain attributes: as buffers, DDP would overwrite them with rank 0's.
         self._accumulators: dict[int, SeriesAccumulator] = {}
         self._trees: list[MergeTree] = []
+        self._spoilt: set[tuple[int, int]] = set()  # blocks that a corrupt chunk has to do with
 
     @property
     def peers(self) -> Peers:
@@ -97,33 +102,40 @@ class StatsModule(LightningModule):
         self._begun = time.perf_counter()
 
     def transfer_batch_to_device(
-        self, batch: Batch, device: torch.device, dataloader_idx: int
-    ) -> Batch:
+        self, batch: Pending, device: torch.device, dataloader_idx: int
+    ) -> Pending:
         """Leaves the piece where it is: the arithmetic runs on the CPU."""
         return batch
 
-    def predict_step(self, batch: Batch, batch_idx: int) -> Mapping[str, int]:
+    def predict_step(self, batch: Pending, batch_idx: int) -> Mapping[str, int]:
         """Adds one piece; a block that ends with it goes into the tree."""
+        piece = batch.result(self._while_reading)
         self.peers.check()
         if self.journal is not None:
             self._keep(Journal.sync)
-        accumulator = self._accumulator(batch.series)
-        if batch.piece is not None:
-            self._add(accumulator, batch)
-        if batch.last:
-            record = accumulator.finish()
-            self._trees[batch.series].add((0, batch.block), record)
-            if self.journal is not None:
-                block = batch.series, batch.block
-                self._keep(lambda journal: journal.add(block, batch.stamp, record))
-            self.peers.add_block()
+        accumulator = self._accumulator(piece.series)
+        if piece.piece is not None:
+            self._add(accumulator, piece)
+            self._note_corrupt(piece)
+        if piece.last:
+            self._finish(piece, accumulator.finish())
         return {}
+
+    def _finish(self, piece: Batch, record: Record) -> None:
+        """Puts a block's record into the tree and, unless a chunk of it is lost, the journal."""
+        self._trees[piece.series].add((0, piece.block), record)
+        if self.journal is not None and not self._is_spoilt(piece):
+            block = piece.series, piece.block
+            self._keep(lambda journal: journal.add(block, piece.stamp, record))
+        self.peers.add_block()
 
     def on_predict_epoch_end(self) -> None:
         """Waits for all ranks, gathers their nodes and merges them; every rank has the result."""
         if self.journal is not None:
             self.journal.close(sync=self.journal.keep)
+        self.peers.share([json.dumps(astuple(chunk)) for chunk in self.corrupt])
         self.peers.wait_for_all("done", self._idle)
+        self.corrupt = [CorruptChunk(*json.loads(line)) for line in self.peers.shared()]
         self.peers.stop()
         self.nbytes = self.peers.total_bytes
         self.records = gather_nodes(self.plan, self._trees, self._all_gather)
@@ -172,6 +184,27 @@ class StatsModule(LightningModule):
         gathered = self.all_gather(tensor)
         assert isinstance(gathered, torch.Tensor)
         return gathered
+
+    def _note_corrupt(self, batch: Batch) -> None:
+        """Keeps the chunks that could not be decoded; a lag's context is listed with its block."""
+        piece = batch.piece
+        assert piece is not None
+        if piece.corrupt:
+            self._spoilt.add((batch.series, batch.block))
+            if not piece.span.context:
+                self.corrupt += piece.corrupt
+
+    def _is_spoilt(self, batch: Batch) -> bool:
+        """Whether a corrupt chunk is in a block or just before it: it is read again by a new start.
+
+        The chunk is listed then, or has been mended.
+        """
+        before = self.plan.source.series[batch.series].predecessor(batch.block)
+        return not self._spoilt.isdisjoint({(batch.series, batch.block), (batch.series, before)})
+
+    def _while_reading(self) -> None:
+        self.peers.check()
+        self._idle()
 
     def _idle(self) -> None:
         """Lets callbacks go on while this rank waits for others: those that have `on_waiting`."""

@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch.distributed as dist
 from torch.distributed import DistError, HashStore, PrefixStore, Store, distributed_c10d  # type: ignore[attr-defined]
@@ -20,7 +20,7 @@ from neural_prep.interrupts import leave
 
 _POLL = 0.2  # seconds
 _GRACE = 4.0  # seconds that a rank has to end by itself once another has failed
-_FAILED, _BYTES, _BLOCKS = "failed", "bytes", "blocks"
+_FAILED, _BYTES, _BLOCKS, _LINES = "failed", "bytes", "blocks", "lines"
 _runs = itertools.count()  # ranks may run the job more than once with the same store
 _LOST = "the connection to another rank is lost: it was killed, or its node is gone"
 
@@ -114,6 +114,18 @@ class Peers:
             idle()
             time.sleep(0.01)
         return bytes(self._store.get(what))
+
+    def share(self, lines: Sequence[str]) -> None:
+        """Tells all ranks some lines; they are there once all have met after it."""
+        if lines:
+            text = "".join(f"{line}\n" for line in lines)
+            self._store.append(_LINES, text)  # type: ignore[attr-defined]
+
+    def shared(self) -> list[str]:
+        """The lines of all ranks, in any order."""
+        if not self._store.check([_LINES]):
+            return []
+        return self._store.get(_LINES).decode().splitlines()
 
     def fail(self, status: int, note: str = "") -> PeerFailedError | None:
         """Says that this rank has failed.

@@ -42,6 +42,7 @@ class Plan:
         block_bytes: What blocks aim at.
         done: For each series which blocks earlier starts have finished, as all ranks know it;
             () where there were none.
+        corrupt: What a chunk that cannot be decoded does: `fail` or `missing`.
     """
 
     source: Source
@@ -49,6 +50,7 @@ class Plan:
     infinite: str
     block_bytes: int
     done: tuple[NDArray[np.bool_], ...] = ()
+    corrupt: str = "fail"
 
     @property
     def blocks(self) -> int:
@@ -122,6 +124,7 @@ class Plan:
             "layout": self.source.layout,
             "model.lags": list(self.lags),
             "data.infinite": self.infinite,
+            "data.corrupt": self.corrupt,
             "data.block_bytes": self.block_bytes,
             "device": device,
             **{f"data.{name}": identity[name] for name in sorted(options & identity.keys())},

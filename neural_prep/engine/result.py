@@ -14,6 +14,7 @@ import numpy as np
 from neural_prep.data.source import Group
 from neural_prep.engine.plan import Plan
 from neural_prep.errors import InputError
+from neural_prep.stats.corrupt import CorruptChunk
 from neural_prep.stats.moments import Record, empty
 from neural_prep.stats.statistics import (
     GroupStatistics,
@@ -95,7 +96,13 @@ def check_output(output: OutputOptions, plan: Plan, options: FormatOptions) -> N
 
 
 def assemble(
-    plan: Plan, records: Sequence[Record], *, split: str | None, run: RunInfo, device: str
+    plan: Plan,
+    records: Sequence[Record],
+    *,
+    split: str | None,
+    run: RunInfo,
+    device: str,
+    corrupt: Sequence[CorruptChunk] = (),
 ) -> Statistics:
     """The result of a whole run.
 
@@ -105,6 +112,7 @@ def assemble(
         split: The split that was read.
         run: How it was read.
         device: Kind of device that the arithmetic ran on.
+        corrupt: Chunks that could not be decoded and counted as missing, in any order.
     """
     source = plan.source
     first = source.groups[0]
@@ -116,10 +124,15 @@ def assemble(
             steps=first.steps,
             trajectories=first.trajectories,
             fingerprint=plan.fingerprint(device),
+            corrupt=tuple(sorted(corrupt, key=_order)),
         ),
         run=run,
         groups=tuple(_summarise(plan, group, records) for group in source.groups),
     )
+
+
+def _order(chunk: CorruptChunk) -> tuple[str, str, str]:
+    return chunk.array, chunk.first or "", chunk.chunk
 
 
 def _summarise(plan: Plan, group: Group, records: Sequence[Record]) -> GroupStatistics:

@@ -261,7 +261,9 @@ def test_a_damaged_chunk_is_named(write, damage, zarr_format):
     (span,) = series.spans(0, lag=0, piece_steps=None, continued=False)
     with pytest.raises(InputError) as error:
         series.read(span)
-    assert str(error.value).startswith(f"t in {path} at 2000-01-01T00:00 cannot be read: ")
+    key = "t/0.0" if zarr_format == 2 else "t/c/0/0"
+    place = f"t in {path} at 2000-01-01T00:00 to 2000-01-02T06:00"
+    assert str(error.value).startswith(f"{place}: chunk {key} is corrupt (")
     assert "\n" not in str(error.value)
 
 

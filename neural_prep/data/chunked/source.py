@@ -11,9 +11,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from neural_prep.data.chunked.arrays import Axes, DataArray
 from neural_prep.data.chunked.missing import read_coding
-from neural_prep.data.chunked.series import Axes, ChunkedSeries, DataArray, cut_array
+from neural_prep.data.chunked.remote import is_url
+from neural_prep.data.chunked.series import ChunkedSeries, cut_array
 from neural_prep.data.chunked.store import StoredArray, ZarrStore
+from neural_prep.data.retry import without_secrets
 from neural_prep.data.source import Group, StoreOptions, Variable
 from neural_prep.data.timelines.stored import StoreTimes
 from neural_prep.data.timelines.timeline import Timeline
@@ -25,6 +28,7 @@ class ZarrSource:
     """A zarr store that has been opened, checked and cut; implements `Source`."""
 
     path: str
+    remote: bool
     layout: str
     split: str | None
     groups: tuple[Group, ...]
@@ -72,7 +76,8 @@ def build_source(
         for part in parts:
             first = len(variables)
             columns = [first + column if column >= 0 else -1 for column in part.columns]
-            series += cut_array(part.data, name, columns, options.block_bytes)
+            lenient = options.corrupt == "missing"
+            series += cut_array(part.data, name, columns, options.block_bytes, lenient=lenient)
             variables += (_packed(variable, part.data) for variable in part.variables)
             found = {"group": name, "columns": columns} | _describe(part.data)
             arrays[part.data.stored.name] = found
@@ -97,7 +102,8 @@ def build_source(
         "times": sorted(_digest(line) for line in lines.values()),
     }
     return ZarrSource(
-        options.path,
+        without_secrets(options.path),
+        is_url(options.path),
         layout,
         options.split,
         tuple(described),
