@@ -131,6 +131,7 @@ class PieceReader:
         pool = ThreadPoolExecutor(threads, thread_name_prefix="reader")
         waiting: deque[Pending] = deque()
         in_use = 0  # bytes of the piece that was handed out last
+        cancel = True
         try:
             for request in self._requests(pool):
                 while waiting and not self._has_room(request, waiting, in_use):
@@ -139,8 +140,9 @@ class PieceReader:
                 waiting.append(_begin(request, pool))
             while waiting:
                 yield waiting.popleft()
+            cancel = False  # what was handed out last is perhaps still to be read
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=cancel)
 
     def _has_room(self, request: Request, waiting: deque[Pending], in_use: int) -> bool:
         """Whether another piece may be in flight besides those that wait and the one in use."""
