@@ -37,12 +37,9 @@ _ERRNOS = frozenset(
     | {errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENOBUFS, errno.ENOTCONN, errno.ESHUTDOWN}
 )
 _STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
-_LASTING = (  # what obstore says of mistakes that no repetition mends
-    "BareRedirect",  # another region's bucket
-    "TokenRequest",  # no credentials
-    "169.254.169.254",  # likewise: a cloud's own machines have them there
-    "Name or service not known",
-)
+_NO_CREDENTIALS = ("TokenRequest", "169.254.169.254")  # where a cloud's own machines find them
+# What obstore says of mistakes that no repetition mends; the first of a bucket in another region.
+_LASTING = ("BareRedirect", "Name or service not known", *_NO_CREDENTIALS)
 
 T = TypeVar("T")
 
@@ -93,10 +90,10 @@ def is_transient(error: BaseException) -> bool:
     if not _is_generic(error):
         return False
     said = str(error)
+    if any(lasting in said for lasting in _LASTING):
+        return False
     status = re.search(r"\bstatus: (\d{3})\b", said)
-    if status:
-        return int(status[1]) in _STATUSES
-    return not any(lasting in said for lasting in _LASTING)
+    return status is None or int(status[1]) in _STATUSES
 
 
 def reason_of(error: BaseException) -> str:
@@ -110,12 +107,23 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     said, _, details = str(error).partition("\n\nDebug source:")  # obstore's, of several lines
-    if details and "error sending request" in said:
-        cause = re.search(r'(?:message|error): "([^"]+)"', details) or re.search(
-            r"kind: (\w+)", details
-        )
-        said += f": {cause[1]}" if cause else ""
+    if details:
+        said = _reason_of_request(said, details)
     return shorten(without_secrets(said), 240) or type(error).__name__
+
+
+def _reason_of_request(said: str, details: str) -> str:
+    """Why a request failed, in fewer words than obstore's."""
+    if any(each in details for each in _NO_CREDENTIALS):
+        return "no credentials were found"
+    said = re.sub(r"^.*Error performing \w+ \S+ in \S+ - ", "", said)
+    said = said.replace("Server returned non-2xx status code:", "status")
+    if "error sending request" not in said:
+        return said
+    cause = re.search(r'(?:message|error): "([^"]+)"', details) or re.search(
+        r"kind: (\w+)", details
+    )
+    return f"{said}: {cause[1]}" if cause else said
 
 
 def without_secrets(text: str) -> str:
@@ -130,10 +138,11 @@ def _is_generic(error: BaseException) -> bool:
 
 
 def _is_denied(error: BaseException) -> bool:
-    return isinstance(error, PermissionError) or type(error).__name__ in (
-        "PermissionDeniedError",
-        "UnauthenticatedError",
-    )
+    if isinstance(error, PermissionError):
+        return True
+    if _is_generic(error):
+        return any(each in str(error) for each in _NO_CREDENTIALS)
+    return type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError")
 
 
 def _policy(place: str, retries: int) -> dict[str, Any]:
@@ -166,7 +175,7 @@ class _Notices:
             if time.monotonic() - self._said < _QUIET:
                 self._unsaid += 1
                 return
-            others = f"; so did {self._unsaid} other reads" if self._unsaid else ""
+            others = f"; {self._unsaid} more such failures before" if self._unsaid else ""
             self._said, self._unsaid = time.monotonic(), 0
         # An error's level, since ranks other than 0 say nothing else.
         _log.error(

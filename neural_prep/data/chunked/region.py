@@ -54,38 +54,42 @@ def read_region(data: DataArray, region: Region, *, lenient: bool) -> Found:
         ReadError: if a chunk's bytes cannot be had now, though it was tried several times.
     """
     try:
-        return Found(np.asarray(data.stored.array[region]), np.zeros(0, np.bool_))
-    except MemoryError:
-        raise
+        try:
+            return Found(np.asarray(data.stored.array[region]), np.zeros(0, np.bool_))
+        except _OTHER_ERRORS:
+            raise
+        except Exception:  # every codec and every store has its own
+            return _read_chunks(data, region, lenient)
     except UNKNOWN_CODEC as error:
         raise InputError(f"{data.place}: {codec_missing(error)}") from error
-    except Exception:  # every codec and every store has its own
-        return _read_chunks(data, region, lenient)
+    except FetchError as error:
+        kind = InputError if error.lasting else ReadError
+        raise kind(
+            f"{data.place}{_at(*data.times(_explicit(data, region)))} cannot be read ({error}); "
+            "start again when it can"
+        ) from error
 
 
 def _read_chunks(data: DataArray, region: Region, lenient: bool) -> Found:
     """Reads each chunk of a region by itself, in as many attempts as its store allows."""
     array = data.stored.patient or data.stored.array
-    region = tuple(
-        slice(*along.indices(size)[:2]) for along, size in zip(region, array.shape, strict=True)
-    )
+    region = _explicit(data, region)
     shape = [along.stop - along.start for along in region]
     values, lost = np.zeros(shape, array.dtype), np.zeros(shape, np.bool_)
     corrupt: dict[CorruptChunk, None] = {}
-    try:
-        for inside, error, chunk in _decode(array, region, data.stored.chunks, values):
-            found = CorruptChunk(data.stored.name, _key(array, chunk), *data.times(chunk))
-            if not lenient:
-                raise InputError(_said_of(found, data, error)) from error
-            lost[inside] = True
-            corrupt[found] = None
-    except FetchError as error:
-        kind = InputError if error.lasting else ReadError
-        raise kind(
-            f"{data.place}{_at(*data.times(region))} cannot be read ({error}); start again when it "
-            "can"
-        ) from error
+    for inside, error, chunk in _decode(array, region, data.stored.chunks, values):
+        found = CorruptChunk(data.stored.name, _key(array, chunk), *data.times(chunk))
+        if not lenient:
+            raise InputError(_said_of(found, data, error)) from error
+        lost[inside] = True
+        corrupt[found] = None
     return Found(values, lost, tuple(corrupt))
+
+
+def _explicit(data: DataArray, region: Region) -> Region:
+    """The region with its ends as numbers."""
+    sizes = zip(region, data.stored.shape, strict=True)
+    return tuple(slice(*along.indices(size)[:2]) for along, size in sizes)
 
 
 def _said_of(chunk: CorruptChunk, data: DataArray, error: Exception) -> str:

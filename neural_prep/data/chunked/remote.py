@@ -103,8 +103,9 @@ def _read_only(store: Any) -> Store:
 
 def _unknown(name: str, scheme: str) -> str:
     """What to say of an option that there is not."""
-    instead = _OTHER_NAMES.get(name)
-    if instead is None:
-        near = get_close_matches(name, _CLIENT, n=1)
-        instead = near[0] if near else "what obstore's documentation lists for this kind of store"
+    near = get_close_matches(name, _CLIENT, n=1)
+    instead = near[0] if near else None
+    if scheme.startswith("http"):
+        instead = instead or f"only {', '.join(_CLIENT)}"
+    instead = instead or _OTHER_NAMES.get(name, "what obstore lists for this kind of store")
     return f"data.storage_options: {name} is no option of {scheme}://; use {instead}"

@@ -27,18 +27,20 @@ class RetryingStore(WrapperStore[Store]):
 
     Attributes:
         retries: How many more times than once a request is made.
+        path: Where the store is, for messages.
         denied: Why metadata could not be read for want of permission. Buckets that may not be
             listed say so of all that is not there, and most kinds of metadata are not.
     """
 
-    def __init__(self, store: Store, retries: int) -> None:
+    def __init__(self, store: Store, retries: int, path: str) -> None:
         super().__init__(store)
         self.retries = retries
+        self.path = path
         self.denied: FetchError | None = None
         self._slots = asyncio.Semaphore(REQUESTS)
 
     def _with_store(self, store: Store) -> RetryingStore:
-        return type(self)(store, self.retries)
+        return type(self)(store, self.retries, self.path)
 
     async def get(
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
@@ -79,7 +81,7 @@ class RetryingStore(WrapperStore[Store]):
                 return await call(*args)
 
         try:
-            return await retry_async(place, self.retries, attempt)
+            return await retry_async(f"{place} in {self.path}", self.retries, attempt)
         except MemoryError:
             raise
         except Exception as error:  # every kind of store has its own

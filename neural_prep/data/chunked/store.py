@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from zarr.errors import GroupNotFoundError
 from zarr.storage import LocalStore, StorePath
 
+from neural_prep.data.chunked.blosc import check_lengths
 from neural_prep.data.chunked.codecs import UNKNOWN_CODEC, check_codecs, codec_missing, remedy_of
 from neural_prep.data.chunked.remote import is_listable, is_url, open_url
 from neural_prep.data.chunked.retrying import RetryingStore
@@ -102,7 +103,7 @@ def open_store(
     """
     remote, shown = is_url(path), without_secrets(path)
     local = None if remote else LocalStore(path, read_only=True)
-    store = RetryingStore(local or open_url(path, storage_options), retries)
+    store = RetryingStore(local or open_url(path, storage_options), retries, shown)
     try:
         with warnings.catch_warnings():
             # On what zarr 3 has not standardised yet: nothing that a reader could do about it.
@@ -150,13 +151,14 @@ def _unreachable(shown: str, error: FetchError) -> str:
     return f"data.path: {shown} cannot be read ({error}); check the address and the network"
 
 
-def _stored(name: str, patient: zarr.Array[Any], bare: LocalStore | None, path: str) -> StoredArray:
+def _stored(name: str, opened: zarr.Array[Any], bare: LocalStore | None, path: str) -> StoredArray:
     """One array, read from a bare store where there is one: some pipelines know no wrapped ones."""
+    metadata, config = check_lengths(opened.metadata), opened.async_array.config
+    patient = zarr.Array(zarr.AsyncArray(metadata, opened.store_path, config))
     array = patient
     if bare is not None:
-        opened = patient.async_array
-        place = StorePath(bare, patient.path)
-        array = zarr.Array(zarr.AsyncArray(opened.metadata, place, opened.config))
+        place = StorePath(bare, opened.path)
+        array = zarr.Array(zarr.AsyncArray(metadata, place, config))
     attrs: dict[str, Any] = dict(array.attrs)
     names = attrs.pop("_ARRAY_DIMENSIONS", None)
     names = getattr(array.metadata, "dimension_names", None) or names or ()
