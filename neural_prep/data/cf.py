@@ -44,7 +44,7 @@ def open_source(options: StoreOptions) -> ZarrSource:
         InputError: if it isn't such a store, or doesn't have what the options ask for.
     """
     _check_options(options)
-    store = open_store(options.path, options.retries, options.storage_options)
+    store = open_store(options.path, options.retries, options.storage_options, options.decoder)
     data = find_data(store)
     named = [stored for stored in data if stored.dims]
     warnings = [

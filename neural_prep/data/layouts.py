@@ -67,7 +67,7 @@ def _open_url(layout: str, layouts: Mapping[str, ModuleType], options: StoreOpti
             f"{' and '.join(zarr)}"
         )
     if layout == AUTO:
-        store = open_store(options.path, options.retries, options.storage_options)
+        store = open_store(options.path, options.retries, options.storage_options, options.decoder)
         layout = _pick(shown, zarr, lambda module: bool(module.holds_layout(store)))
     source: Source = layouts[layout].open_source(options)
     return source

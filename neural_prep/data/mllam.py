@@ -46,7 +46,7 @@ def open_source(options: StoreOptions) -> ZarrSource:
     """
     if options.region != "all":
         raise InputError("data.region: interior needs the MEPS layout's border mask; use all")
-    store = open_store(options.path, options.retries, options.storage_options)
+    store = open_store(options.path, options.retries, options.storage_options, options.decoder)
     if "state" not in store.arrays:
         raise InputError(f"{store.path} has no array state, but {', '.join(store.arrays)}")
     start, end = _bounds(store, options)

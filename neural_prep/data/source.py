@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from neural_prep.data.retry import RETRIES
 from neural_prep.stats.corrupt import CorruptChunk
 
+Decoder = Literal["auto", "zarr", "zarrs"]
+
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
@@ -34,6 +36,7 @@ class StoreOptions:
         retries: How often what fails for the moment is read again.
         corrupt: What a chunk or file that cannot be decoded does: `fail`, or count as `missing`.
         storage_options: How a URL's store is reached.
+        decoder: Who decodes chunks: zarr-python, zarrs, or `auto` for the fastest.
     """
 
     path: str
@@ -48,6 +51,7 @@ class StoreOptions:
     retries: int = RETRIES
     corrupt: Literal["fail", "missing"] = "fail"
     storage_options: Mapping[str, Any] | None = None
+    decoder: Decoder = "auto"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from neural_prep.data.layouts import open_source
 from neural_prep.data.retry import RETRIES
-from neural_prep.data.source import StoreOptions
+from neural_prep.data.source import Decoder, StoreOptions
 from neural_prep.engine.plan import Plan
 from neural_prep.engine.reading import READ_AHEAD
 from neural_prep.errors import InputError
@@ -39,6 +39,8 @@ class DataOptions:
             where those are more.
         storage_options: How a URL's store is reached, such as `{skip_signature: true}` for public
             data: obstore's settings of that kind of store.
+        decoder: Who decodes a local zarr store's chunks: zarr-python (`zarr`), `zarrs`, or `auto`
+            for the fastest that is installed.
         block_bytes: Uncompressed bytes of a block; another value may change last bits.
         piece_steps: Steps that are read at once, in whole chunks; unset: about 16 MB.
         workers: Threads of each rank that read and calculate; unset: its share of the cores.
@@ -58,6 +60,7 @@ class DataOptions:
     retries: int = RETRIES
     read_ahead: int = READ_AHEAD
     storage_options: dict[str, Any] | None = None
+    decoder: Decoder = "auto"
     block_bytes: int = 64_000_000
     piece_steps: int | None = None
     workers: int | None = None
@@ -91,6 +94,7 @@ class DataOptions:
             retries=self.retries,
             corrupt=self.corrupt,
             storage_options=self.storage_options,
+            decoder=self.decoder,
         )
         source = open_source(self.layout, options)
         return Plan(source, tuple(lags), self.infinite, self.block_bytes, corrupt=self.corrupt)

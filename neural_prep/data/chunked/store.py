@@ -16,9 +16,11 @@ from zarr.storage import LocalStore, StorePath
 
 from neural_prep.data.chunked.blosc import check_lengths
 from neural_prep.data.chunked.codecs import UNKNOWN_CODEC, check_codecs, codec_missing, remedy_of
+from neural_prep.data.chunked.pipeline import decoded_by
 from neural_prep.data.chunked.remote import is_listable, is_url, open_url
 from neural_prep.data.chunked.retrying import RetryingStore
 from neural_prep.data.retry import RETRIES, FetchError, reason_of, without_secrets
+from neural_prep.data.source import Decoder
 from neural_prep.errors import InputError, ReadError
 
 _MARKERS = ("zarr.json", ".zgroup", ".zmetadata")
@@ -89,7 +91,10 @@ def is_group(path: Path) -> bool:
 
 
 def open_store(
-    path: str, retries: int = RETRIES, storage_options: Mapping[str, Any] | None = None
+    path: str,
+    retries: int = RETRIES,
+    storage_options: Mapping[str, Any] | None = None,
+    decoder: Decoder = "auto",
 ) -> ZarrStore:
     """Opens a zarr group for reading; only metadata are read.
 
@@ -97,6 +102,7 @@ def open_store(
         path: A folder or a URL.
         retries: How often what fails for the moment is read again.
         storage_options: How a URL's store is reached.
+        decoder: Who decodes chunks.
 
     Raises:
         InputError: if there is no group, if its metadata cannot be read, or if it has no arrays.
@@ -111,7 +117,8 @@ def open_store(
             group = zarr.open_group(store, mode="r")
             _check_listing(group, path, shown)
             arrays = {
-                name: _stored(name, array, local, shown) for name, array in sorted(group.arrays())
+                name: _stored(name, array, local, shown, decoder)
+                for name, array in sorted(group.arrays())
             }
     except FetchError as error:
         raise InputError(_unreachable(shown, error)) from error
@@ -151,14 +158,17 @@ def _unreachable(shown: str, error: FetchError) -> str:
     return f"data.path: {shown} cannot be read ({error}); check the address and the network"
 
 
-def _stored(name: str, opened: zarr.Array[Any], bare: LocalStore | None, path: str) -> StoredArray:
+def _stored(
+    name: str, opened: zarr.Array[Any], bare: LocalStore | None, path: str, decoder: Decoder
+) -> StoredArray:
     """One array, read from a bare store where there is one: some pipelines know no wrapped ones."""
     metadata, config = check_lengths(opened.metadata), opened.async_array.config
     patient = zarr.Array(zarr.AsyncArray(metadata, opened.store_path, config))
     array = patient
     if bare is not None:
         place = StorePath(bare, opened.path)
-        array = zarr.Array(zarr.AsyncArray(metadata, place, config))
+        with decoded_by(decoder, opened):
+            array = zarr.Array(zarr.AsyncArray(metadata, place, config))
     attrs: dict[str, Any] = dict(array.attrs)
     names = attrs.pop("_ARRAY_DIMENSIONS", None)
     names = getattr(array.metadata, "dimension_names", None) or names or ()
