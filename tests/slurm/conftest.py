@@ -136,14 +136,16 @@ def cluster(slurm_is_here, new_traces):
         shutil.rmtree(folder)
         _do_without(f"Slurm cannot be started: {started.stderr.strip()}")
     exported = dict(re.findall(r"^export (\w+)=(.*)$", started.stdout, re.M))
+    traces = new_traces()
     try:
-        yield Cluster(folder / "work", exported, new_traces())
+        yield Cluster(folder / "work", exported, traces)
     finally:
         stopped = subprocess.run(
             [sys.executable, script, "stop", "--dir", folder / "slurm"], timeout=60
         )
         shutil.rmtree(folder)
         assert stopped.returncode == 0
+        assert traces.none_left()
 
 
 @pytest.fixture

@@ -20,13 +20,20 @@ SECONDS = 15.0  # in which a job ends that has lost a task
 def store(tmp_path_factory):
     """A store of four blocks, one of them long."""
     root = tmp_path_factory.mktemp("store")
+    write_store(root, STEPS)
+    return root
+
+
+def write_store(root, samples, *, spoil=False):
+    """Writes samples of so many steps, the first with an infinity."""
     folder = root / "samples" / "train"
     folder.mkdir(parents=True)
     generator = np.random.default_rng(0)
-    for day, steps in enumerate(STEPS, start=1):
+    for day, steps in enumerate(samples, start=1):
         values = generator.normal(1e5, 3.0, (steps, 4, 5, 3)).astype(np.float32)
+        if spoil and day == 1:
+            values[-1, 0, 0, 1] = np.inf
         np.save(folder / f"nwp_202201{day:02d}00_mbr000.npy", values)
-    return root
 
 
 @pytest.fixture(scope="module")
@@ -133,12 +140,19 @@ def test_a_job_that_is_cancelled_is_not_queued_again(cluster, arguments, tmp_pat
     assert (done.state, done.restarts) == ("CANCELLED", 0), done
 
 
-def test_a_mistake_is_told_once_and_not_queued_again(cluster, tmp_path):
-    where = ("--data.path", tmp_path / "nowhere", "--output.dir", tmp_path)
-    done = cluster.submit(SCRIPT, *where).wait()
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [(STEPS[:0], "data.path: "), (STEPS[1:], "feature_1 is infinite in ")],
+    ids=["no store", "infinity"],
+)
+def test_a_mistake_is_told_once_and_not_queued_again(cluster, tmp_path, steps, said):
+    # srun's status is the highest: ranks that it then ends must not say that they were stopped.
+    write_store(tmp_path / "store", steps, spoil=True)
+    where = ("--data.path", tmp_path / "store", "--data.split", "train")
+    done = cluster.submit(SCRIPT, *where, "--output.dir", tmp_path / "out").wait()
     assert (done.state, done.status, done.restarts) == ("FAILED", 2, 0), done
     (line,) = said_by(done)
-    assert line.startswith("neural-prep: data.path: ")
+    assert line.startswith(f"neural-prep: {said}")
 
 
 def test_tasks_that_are_not_the_ranks(cluster, arguments, tmp_path):
