@@ -100,6 +100,13 @@ def test_jobs_end_with_the_cluster(folder):
     assert pids(folder) == {}
 
 
+def test_daemons_end_whose_folder_is_gone(folder):
+    run("start", folder)
+    shutil.rmtree(folder)
+    assert run("stop", folder).returncode == 0
+    assert pids(folder) == {}
+
+
 def test_a_folder_of_others_is_left_alone(folder):
     folder.mkdir()
     (folder / "thesis.tex").touch()
