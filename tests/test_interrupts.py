@@ -58,6 +58,17 @@ def test_a_signal_during_start_up(start, after, whole_group):
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize(("signum", "status"), [(signal.SIGTERM, 1), (signal.SIGUSR1, 75)])
+def test_a_signal_among_tasks_of_slurm(start, signum, status):
+    # srun sends SIGTERM where another task has failed, and returns the highest status of all.
+    process = start(SLURM_STEP_NUM_TASKS="2")
+    time.sleep(1.0)
+    process.send_signal(signum)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == status
+    assert ("neural-prep: stopped by" in err) == (signum == signal.SIGUSR1)
+
+
 def test_a_signal_while_ranks_are_waited_for(start):
     # The other node never comes: only a thread can hear the signal.
     process = start("--trainer.num_nodes", "2", NODE_RANK="0", MASTER_ADDR="localhost")

@@ -72,6 +72,7 @@ class StatsCLI(LightningCLI):
     datamodule: StatsDataModule
     model: StatsModule
     trainer: StatsTrainer
+    has_looked = False  # whether files have been opened, which ranks may see differently
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
@@ -112,13 +113,14 @@ class StatsCLI(LightningCLI):
 
     def before_stats(self) -> None:
         """Checks all that can be checked before a rank reads."""
+        check_world(self.trainer)
+        self.has_looked = True
         self.stopping = StopEverywhere()
         self.trainer.callbacks += [self.stopping, ReadingProgress()]  # type: ignore[attr-defined]
         self.output: OutputOptions = self._get(self.config_init, "output")
         self.options = FormatOptions(self.model.parameter_weights)
         plan = self.datamodule.open(self.model.lags)
         check_output(self.output, plan, self.options)
-        check_world(self.trainer)
         self.model.journal = self._open_journal(plan)
         for line in plan.source.warnings:
             _log.warning("warning: %s", line)
@@ -220,7 +222,8 @@ def _run(args: Sequence[str]) -> int:
         stopping: StopEverywhere | None = getattr(cli, "stopping", None)
         cause = None if stopping is None else stopping.cause
         progress = "" if stopping is None else stopping.progress
-        status = _report(cause or error, early=cause is None, progress=progress)
+        looked = cli.has_looked or isinstance(error.__cause__, OSError)
+        status = _report(cause or error, early=cause is None, shared=not looked, progress=progress)
         trainer: StatsTrainer | None = getattr(cli, "trainer", None)
         if trainer is not None and isinstance(trainer.strategy.launcher, RankLauncher):
             trainer.strategy.launcher.end_all()
@@ -228,7 +231,7 @@ def _run(args: Sequence[str]) -> int:
     return DONE
 
 
-def _report(error: BaseException, *, early: bool, progress: str) -> int:
+def _report(error: BaseException, *, early: bool, shared: bool, progress: str) -> int:
     """Tells the user once what ended the run, and returns the exit status.
 
     A signal may come to all ranks, or to one that ends the others by signals: rank 0 tells of it.
@@ -236,6 +239,7 @@ def _report(error: BaseException, *, early: bool, progress: str) -> int:
     Args:
         error: What ended it.
         early: Whether it did so before ranks could tell one another.
+        shared: Whether it was found in the arguments alone, by all ranks alike.
         progress: How far all ranks were.
     """
     if isinstance(error, MisconfigurationException):
@@ -249,6 +253,8 @@ def _report(error: BaseException, *, early: bool, progress: str) -> int:
         return status
     if early and _own_rank():
         time.sleep(_TURN)  # rank 0 finds the same, and whoever started us ends us meanwhile
+        if shared:
+            return status
     if not is_first_to_end():
         return status
     if isinstance(error, _PLAIN):

@@ -7,7 +7,6 @@ while it waits. A process on its own has a store of its own.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import threading
 import time
@@ -138,12 +137,14 @@ class Peers:
             What a peer has said before; None where this rank is the first.
         """
         failure = None
-        with contextlib.suppress(RuntimeError):
+        try:
             said = self._store.compare_set(_FAILED, "", f"{self.rank}:{status}:{note}")
             if int(said.split(b":")[0]) != self.rank:
                 failure = _read(said)
             elif self.rank == 0 and self.ranks > 1:
                 time.sleep(4 * _POLL)  # the store may go with this process: let peers read it
+        except RuntimeError:  # it is gone, but may have been read before
+            failure = self._failure
         self._stopped.set()
         return failure
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
+import threading
 from types import FrameType
 from typing import Any
 
@@ -12,9 +14,17 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from neural_prep.engine.module import StatsModule
 from neural_prep.engine.peers import PeerFailedError, Peers
 from neural_prep.errors import InputError
-from neural_prep.interrupts import SIGNALS, STOPPED, hand_over, leave, stopped_by
+from neural_prep.interrupts import (
+    SIGNALS,
+    STOPPED,
+    hand_over,
+    is_first_to_end,
+    leave,
+    stopped_by,
+)
 
 DONE, FAILED, WRONG_INPUT = 0, 1, 2  # exit statuses, besides `STOPPED`
+_GRACE = 5.0  # seconds that a rank has to end by itself once a signal has come
 
 
 class StoppedError(Exception):
@@ -38,6 +48,7 @@ class StopEverywhere(Callback):
 
     def __init__(self) -> None:
         self._signum: int | None = None
+        self._peers: Peers | None = None  # while pieces are read
         self.cause: BaseException | None = None  # what ended all ranks, once this one has ended
         self.progress = ""  # how far all ranks were then, as far as this one knows
 
@@ -45,7 +56,13 @@ class StopEverywhere(Callback):
         """Takes the signals over: Lightning's own handlers log them and go on."""
         for signum in SIGNALS:
             signal.signal(signum, self._receive)
+        assert isinstance(pl_module, StatsModule)
+        self._peers = pl_module.peers
         hand_over()
+
+    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """From here on the result is written, whatever comes."""
+        self._peers = None
 
     def on_predict_batch_start(self, trainer: Trainer, *_: Any) -> None:
         """Stops between two pieces."""
@@ -87,3 +104,17 @@ class StopEverywhere(Callback):
         if self._signum is not None:  # asked twice: at once
             leave(STOPPED)
         self._signum = signum
+        timer = threading.Timer(_GRACE, self._leave)
+        timer.daemon = True
+        timer.start()
+
+    def _leave(self) -> None:
+        """Ends a rank whose main thread cannot, as it waits for a read: the journal is written."""
+        peers = self._peers
+        if peers is None or self._signum is None:
+            return
+        note = stopped_by(self._signum)
+        failure = peers.fail(STOPPED, note)
+        if peers.rank == 0 and is_first_to_end():
+            sys.stderr.write(f"neural-prep: {note}\n")
+        leave(failure.status if failure else STOPPED)
