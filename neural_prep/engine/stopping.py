@@ -10,7 +10,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from neural_prep.engine.module import StatsModule
-from neural_prep.engine.peers import PeerFailedError, Peers
+from neural_prep.engine.peers import LOST, PeerFailedError, Peers, is_lost
 from neural_prep.errors import InputError
 from neural_prep.interrupts import SIGNALS, STOPPED, hand_over, leave, stopped_by
 
@@ -65,6 +65,7 @@ class StopEverywhere(Callback):
             pl_module.journal.close()
         peers = pl_module._peers
         if peers is None:
+            self.cause = PeerFailedError(FAILED, LOST) if is_lost(exception) else None
             return
         with contextlib.suppress(RuntimeError):  # the store may be lost
             peers.flush()
