@@ -158,9 +158,16 @@ class StatsModule(LightningModule):
         """Says once what all ranks have taken up.
 
         Raises:
-            InputError: if there must be something, and nothing is.
+            InputError: on all ranks, if they see different stores, or if there must be something
+                to take up and nothing is.
         """
         self.resumed = all_taken(self.peers)
+        if self.resumed.different:
+            raise InputError(
+                f"{self.plan.source.path} is not the same store for all ranks: "
+                f"{self.resumed.different} of {self.peers.ranks} found another one than rank 0; "
+                "give all nodes the same one, and start again when no one writes to it"
+            )
         if self.peers.rank == 0:
             for line in self.resumed.lines(self.plan.blocks):
                 _log.info(line)

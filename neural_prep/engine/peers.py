@@ -7,7 +7,6 @@ while it waits. A process on its own has a store of its own.
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,9 +18,9 @@ from neural_prep.interrupts import leave
 
 _POLL = 0.2  # seconds
 _GRACE = 4.0  # seconds that a rank has to end by itself once another has failed
+_MESSAGE = 4_000_000  # bytes; torch's server refuses more than 8 MiB at once
 _FAILED, _BYTES, _BLOCKS, _LINES = "failed", "bytes", "blocks", "lines"
-_runs = itertools.count()  # ranks may run the job more than once with the same store
-_LOST = "the connection to another rank is lost: it was killed, or its node is gone"
+LOST = "the connection to another rank is lost: it was killed, or its node is gone"
 
 
 class PeerFailedError(Exception):
@@ -36,6 +35,12 @@ class PeerFailedError(Exception):
         self.note = note
 
 
+def is_lost(error: BaseException) -> bool:
+    """Whether an error means that a peer is gone."""
+    lost = isinstance(error, DistError) or "by peer" in str(error)
+    return isinstance(error, RuntimeError) and lost
+
+
 class Peers:
     """This rank's view of all ranks, kept up to date by a thread from `start` to `stop`."""
 
@@ -44,7 +49,9 @@ class Peers:
             self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
             # There is no public way to a group's store; a clone has a connection of its own.
             store = distributed_c10d._get_default_store().clone()  # type: ignore[attr-defined]
-            self._store: Store = PrefixStore(f"neural-prep/{next(_runs)}", store)
+            # Ranks may run the job more than once with the same store.
+            run = (store.add("neural-prep", 1) - 1) // self.ranks
+            self._store: Store = PrefixStore(f"neural-prep/{run}", store)
         else:
             self.rank, self.ranks = 0, 1
             self._store = HashStore()
@@ -78,13 +85,12 @@ class Peers:
 
     def explain(self, error: BaseException) -> BaseException:
         """What really happened where a collective failed: a peer that failed, or was killed."""
-        lost = isinstance(error, DistError) or "by peer" in str(error)
-        if not (isinstance(error, RuntimeError) and lost):
+        if not is_lost(error):
             return error
         deadline = time.monotonic() + 1.0  # a peer's word may be on its way
         while self._failure is None and time.monotonic() < deadline:
             time.sleep(_POLL / 4)
-        return self._failure or PeerFailedError(1, _LOST)
+        return self._failure or PeerFailedError(1, LOST)
 
     def add_bytes(self, nbytes: int) -> None:
         """Counts bytes that this rank has read, for everybody's progress."""
@@ -100,7 +106,11 @@ class Peers:
 
     def tell(self, what: str, content: bytes) -> None:
         """Says something to all ranks, once."""
-        self._store.set(what, content)  # type: ignore[arg-type]  # its stub knows text alone
+        parts = range(0, len(content), _MESSAGE)
+        for part in parts:
+            # Its stub knows text alone.
+            self._store.set(f"{what}/{part}", content[part : part + _MESSAGE])  # type: ignore[arg-type]
+        self._store.set(what, str(len(content)))
 
     def hear(self, what: str, idle: Callable[[], None]) -> bytes:
         """What a rank tells, waiting for it as `wait_for_all` does.
@@ -112,7 +122,8 @@ class Peers:
             self.check()
             idle()
             time.sleep(0.01)
-        return bytes(self._store.get(what))
+        parts = range(0, int(self._store.get(what)), _MESSAGE)
+        return b"".join(self._store.get(f"{what}/{part}") for part in parts)
 
     def share(self, lines: Sequence[str]) -> None:
         """Tells all ranks some lines; they are there once all have met after it."""
@@ -185,7 +196,7 @@ class Peers:
             except RuntimeError:
                 if self._stopped.is_set():
                     return
-                self._failure = PeerFailedError(1, _LOST)
+                self._failure = PeerFailedError(1, LOST)
             if self._failure is not None:
                 self._leave_after(_GRACE, self._failure)
                 return

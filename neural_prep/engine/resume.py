@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 
 from neural_prep.engine.journal import Found, Journal
 from neural_prep.engine.peers import Peers
-from neural_prep.engine.plan import Block, Plan, Run
+from neural_prep.engine.plan import Block, Plan, Run, digest
 from neural_prep.engine.records import read_record
 from neural_prep.engine.stamps import State, take_stamp
 from neural_prep.stats.moments import Record
 
 _FOUND, _PLACES = "found", "places"
-_COUNTS = ("resumed", "resumed bytes", "changed")
+_COUNTS = ("resumed", "resumed bytes", "changed", "different")
 _AT_ONCE = 64  # blocks whose records are in memory before they are merged
 
 
@@ -37,29 +37,38 @@ class Taken:
         plan: The plan with all blocks that were found, the same on every rank.
         finished: Blocks of this rank's part that still hold.
         changed: How many of its part don't.
+        differs: Whether it has opened another store than rank 0, and so cannot go on.
     """
 
     plan: Plan
     finished: frozenset[Block] = frozenset()
     changed: int = 0
+    differs: bool = False
 
     def count(self, peers: Peers) -> None:
         """Adds this rank's numbers to those that `all_taken` returns."""
         series = self.plan.source.series
         nbytes = (int(series[number].block_nbytes[index]) for number, index in self.finished)
-        for what, number in zip(
-            _COUNTS, (len(self.finished), sum(nbytes), self.changed), strict=True
-        ):
+        numbers = (len(self.finished), sum(nbytes), self.changed, int(self.differs))
+        for what, number in zip(_COUNTS, numbers, strict=True):
             peers.count(what, number)
 
 
 @dataclass(frozen=True, slots=True)
 class AllTaken:
-    """What all ranks have taken up: finished blocks, their bytes, and blocks that have changed."""
+    """What all ranks have taken up.
+
+    Attributes:
+        blocks: Finished blocks.
+        nbytes: Their uncompressed bytes.
+        changed: Blocks that were finished and have changed since.
+        different: Ranks that have opened another store than rank 0.
+    """
 
     blocks: int = 0
     nbytes: int = 0
     changed: int = 0
+    different: int = 0
 
     def lines(self, blocks: int) -> list[str]:
         """What the user is told, of so many blocks in all.
@@ -111,10 +120,11 @@ def take_up(
         add: Called with each block that still holds, and its record.
     """
     if peers.rank == 0:
-        assert journal.found is not None, "rank 0 has not looked"
-        _tell(journal.found, plan, peers)
+        _tell(journal, plan, peers)
     told, _, bits = peers.hear(_FOUND, idle).partition(b"\n")
-    start, files = json.loads(told)
+    start, files, same = json.loads(told)
+    if same != _store_of(journal, plan):
+        return Taken(plan, differs=True)
     journal.begin(start, peers.rank)
     plan = _with_done(plan, np.unpackbits(np.frombuffer(bits, np.uint8)))
     if not plan.done:
@@ -138,14 +148,21 @@ def take_up(
     return Taken(plan, frozenset(finished), len(own) - len(finished))
 
 
-def _tell(found: Found, plan: Plan, peers: Peers) -> None:
+def _tell(journal: Journal, plan: Plan, peers: Peers) -> None:
     """Tells all ranks which blocks are done, and each where those of its part are."""
+    found = journal.found
+    assert found is not None, "rank 0 has not looked"
     done = np.concatenate(found.file) >= 0
     plan = _with_done(plan, done)
     for rank, runs in enumerate(plan.all_runs(peers.ranks) if plan.done else ()):
         peers.tell(f"{_PLACES}/{rank}", b"".join(_places(found, run) for run in runs))
-    told = json.dumps([found.start, found.files])
+    told = json.dumps([found.start, found.files, _store_of(journal, plan)])
     peers.tell(_FOUND, told.encode() + b"\n" + np.packbits(done).tobytes())
+
+
+def _store_of(journal: Journal, plan: Plan) -> str:
+    """What all ranks must have opened alike."""
+    return digest([journal.covered, plan.source.extent])
 
 
 def _places(found: Found, run: Run) -> bytes:
@@ -171,7 +188,10 @@ def _load(plan: Plan, known: dict[str, State], kept: _Kept) -> Record | None:
         kept: Where the record is.
     """
     shapes = [plan.record_shape(series) for series in range(len(plan.lengths))]
-    found = read_record(kept.path, kept.begin, shapes)
+    try:
+        found = read_record(kept.path, kept.begin, shapes)
+    except OSError:  # another node may see less than rank 0's
+        return None
     if found is None or found[0] != kept.block:
         return None
     series, index = kept.block

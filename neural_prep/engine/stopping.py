@@ -12,7 +12,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from neural_prep.engine.module import StatsModule
-from neural_prep.engine.peers import PeerFailedError, Peers
+from neural_prep.engine.peers import LOST, PeerFailedError, Peers, is_lost
 from neural_prep.errors import InputError
 from neural_prep.interrupts import (
     SIGNALS,
@@ -82,6 +82,7 @@ class StopEverywhere(Callback):
             pl_module.journal.close()
         peers = pl_module._peers
         if peers is None:
+            self.cause = PeerFailedError(FAILED, LOST) if is_lost(exception) else None
             return
         with contextlib.suppress(RuntimeError):  # the store may be lost
             peers.flush()

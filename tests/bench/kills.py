@@ -46,13 +46,13 @@ def write_samples(root: Path) -> list[str]:
     folder.mkdir(parents=True)
     generator = np.random.default_rng(1)
     for day in range(40):
-        values = generator.normal(1e5, 3.0, (40, 30, 40, 9)).astype(np.float32)
+        values = generator.normal(1e5, 3.0, (25, 10, 12, 3)).astype(np.float32)
         np.save(folder / f"nwp_2022{day // 28 + 1:02d}{day % 28 + 1:02d}00_mbr000.npy", values)
-    return ["--data.split", "train", "--data.block_bytes", "1"]
+    return ["--data.split", "train", "--data.block_bytes", "1", "--data.piece_steps", "1"]
 
 
 def write_line(root: Path) -> list[str]:
-    """A time line in 60 blocks of two chunks, whose lags reach over blocks."""
+    """A time line in 60 blocks of ten chunks, whose lags reach over blocks."""
     values = np.random.default_rng(2).normal(280.0, 5.0, (600, 4, 900)).astype(np.float32)
     store = xr.Dataset(
         {"state": (("time", "state_feature", "grid_index"), values)},
@@ -60,8 +60,8 @@ def write_line(root: Path) -> list[str]:
             "time": np.datetime64("2020-01-01", "ns") + np.arange(600) * np.timedelta64(6, "h")
         },
     )
-    store.to_zarr(root, zarr_format=2, encoding={"state": {"chunks": (5, 4, 900)}})
-    return ["--data.block_bytes", str(10 * 4 * 900 * 4), "--data.piece_steps", "5"]
+    store.to_zarr(root, zarr_format=2, encoding={"state": {"chunks": (1, 4, 900)}})
+    return ["--data.block_bytes", str(10 * 4 * 900 * 4), "--data.piece_steps", "1"]
 
 
 class BrokenPromiseError(Exception):
