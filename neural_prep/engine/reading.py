@@ -129,8 +129,10 @@ class PieceReader:
                 waiting.append(_begin(request, pool))
             while waiting:
                 yield waiting.popleft()
-        finally:
+        except BaseException:  # whoever takes the pieces has gone
             pool.shutdown(wait=False, cancel_futures=True)
+            raise
+        pool.shutdown(wait=False)  # the last pieces that were handed out may yet be read
 
     def _has_room(self, request: Request, waiting: deque[Pending], in_use: int) -> bool:
         """Whether another piece may be in flight besides those that wait and the one in use."""
