@@ -116,6 +116,7 @@ def _reason_of_request(said: str, details: str) -> str:
     """Why a request failed, in fewer words than obstore's."""
     if any(each in details for each in _NO_CREDENTIALS):
         return "no credentials were found"
+    said = re.sub(r"^Generic \w+ error: ", "", said)
     said = re.sub(r"^.*Error performing \w+ \S+ in \S+ - ", "", said)
     said = said.replace("Server returned non-2xx status code:", "status")
     if "error sending request" not in said:

@@ -60,7 +60,8 @@ class StatsModule(LightningModule):
         # Plain attributes: as buffers, DDP would overwrite them with rank 0's.
         self._accumulators: dict[int, SeriesAccumulator] = {}
         self._trees: list[MergeTree] = []
-        self._spoilt: set[tuple[int, int]] = set()  # blocks that a corrupt chunk has to do with
+        self._corrupt_until: dict[tuple[int, int], int] = {}  # by series and part: a position
+        self._is_sound = True  # the block has nothing to do with a corrupt chunk
 
     @property
     def peers(self) -> Peers:
@@ -119,12 +120,13 @@ class StatsModule(LightningModule):
             self._note_corrupt(piece)
         if piece.last:
             self._finish(piece, accumulator.finish())
+            self._is_sound = True
         return {}
 
     def _finish(self, piece: Batch, record: Record) -> None:
         """Puts a block's record into the tree and, unless a chunk of it is lost, the journal."""
         self._trees[piece.series].add((0, piece.block), record)
-        if self.journal is not None and not self._is_spoilt(piece):
+        if self.journal is not None and self._is_sound:
             block = piece.series, piece.block
             self._keep(lambda journal: journal.add(block, piece.stamp, record))
         self.peers.add_block()
@@ -193,21 +195,21 @@ class StatsModule(LightningModule):
         return gathered
 
     def _note_corrupt(self, batch: Batch) -> None:
-        """Keeps the chunks that could not be decoded; a lag's context is listed with its block."""
-        piece = batch.piece
-        assert piece is not None
-        if piece.corrupt:
-            self._spoilt.add((batch.series, batch.block))
-            if not piece.span.context:
-                self.corrupt += piece.corrupt
+        """Keeps chunks that could not be decoded; those of a lag's context are their own block's.
 
-    def _is_spoilt(self, batch: Batch) -> bool:
-        """Whether a corrupt chunk is in a block or just before it: it is read again by a new start.
-
-        The chunk is listed then, or has been mended.
+        A block that such a chunk, or a lag's earlier end in one, belongs to is not kept for another
+        start, which lists the chunk, or finds it mended.
         """
-        before = self.plan.source.series[batch.series].predecessor(batch.block)
-        return not self._spoilt.isdisjoint({(batch.series, batch.block), (batch.series, before)})
+        piece, series = batch.piece, batch.series
+        assert piece is not None
+        span = piece.span
+        if piece.corrupt:
+            self._corrupt_until[series, span.part] = span.stop
+            if not span.context:
+                self.corrupt += piece.corrupt
+        until = self._corrupt_until.get((series, span.part))
+        if until is not None and span.first < until + self.plan.reach_of(series):
+            self._is_sound = False
 
     def _while_reading(self) -> None:
         self.peers.check()

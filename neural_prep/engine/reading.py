@@ -131,7 +131,6 @@ class PieceReader:
         pool = ThreadPoolExecutor(threads, thread_name_prefix="reader")
         waiting: deque[Pending] = deque()
         in_use = 0  # bytes of the piece that was handed out last
-        cancel = True
         try:
             for request in self._requests(pool):
                 while waiting and not self._has_room(request, waiting, in_use):
@@ -140,9 +139,10 @@ class PieceReader:
                 waiting.append(_begin(request, pool))
             while waiting:
                 yield waiting.popleft()
-            cancel = False  # what was handed out last is perhaps still to be read
-        finally:
-            pool.shutdown(wait=False, cancel_futures=cancel)
+        except BaseException:  # whoever takes the pieces has gone
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+        pool.shutdown(wait=False)  # the last pieces that were handed out may yet be read
 
     def _has_room(self, request: Request, waiting: deque[Pending], in_use: int) -> bool:
         """Whether another piece may be in flight besides those that wait and the one in use."""

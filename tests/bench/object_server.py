@@ -49,6 +49,7 @@ class ObjectServer:
         faults: What goes wrong; the first that fits is taken.
         paths: Of all requests so far.
         url: Where it listens.
+        connections: Those that are open.
     """
 
     root: Path
@@ -57,6 +58,7 @@ class ObjectServer:
     faults: list[Fault] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     url: str = ""
+    connections: set[asyncio.Transport] = field(default_factory=set)
 
     def fail(self, pattern: str, kind: str, times: int = 1) -> None:
         """From now on requests for these paths go wrong, so many times."""
@@ -141,6 +143,10 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        self._server.connections.add(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._server.connections.discard(self._transport)
 
     def data_received(self, data: bytes) -> None:
         self._received += data
@@ -184,11 +190,19 @@ def serve(root: Path, latency: float = 0.0, key: str | None = None) -> Iterator[
     try:
         yield server
     finally:
-        loop.call_soon_threadsafe(listening.close)
+        asyncio.run_coroutine_threadsafe(_end(server, listening), loop).result(10)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
-        loop.run_until_complete(asyncio.sleep(0))
         loop.close()
+
+
+async def _end(server: ObjectServer, listening: asyncio.Server) -> None:
+    """Closes all connections."""
+    listening.close()
+    for connection in list(server.connections):
+        connection.abort()
+    while server.connections:
+        await asyncio.sleep(0.01)
 
 
 if __name__ == "__main__":

@@ -228,9 +228,9 @@ class FileSeries:
         except OSError as error:
             kind = ReadError if is_transient(error) else InputError
             tries = f", {self.retries + 1} attempts" if is_transient(error) else ""
-            where, last = self.place(span, 0), span.stop - 1 - begin
+            within = f", steps {steps.start} to {steps.stop - 1}" if self.timed else ""
             raise kind(
-                f"{where} to {last} cannot be read ({reason_of(error)}{tries}); start again when "
+                f"{file.path}{within} cannot be read ({reason_of(error)}{tries}); start again when "
                 "it can"
             ) from error
         return Piece(span, values, age)
