@@ -22,15 +22,25 @@ static int fails(const char *call, const char *path) {
     return 1;
 }
 
-ssize_t read(int file, void *to, size_t count) {
-    static ssize_t (*real)(int, void *, size_t);
+/* Whether reading an open file fails. */
+static int file_fails(int file) {
     char link[32], path[PATH_MAX];
-    if (!real) real = dlsym(RTLD_NEXT, "read");
     snprintf(link, sizeof link, "/proc/self/fd/%d", file);
     ssize_t length = readlink(link, path, sizeof path - 1);
     path[length > 0 ? length : 0] = 0;
-    if (length > 0 && fails("read", path)) return -1;
-    return real(file, to, count);
+    return length > 0 && fails("read", path);
+}
+
+ssize_t read(int file, void *to, size_t count) {
+    static ssize_t (*real)(int, void *, size_t);
+    if (!real) real = dlsym(RTLD_NEXT, "read");
+    return file_fails(file) ? -1 : real(file, to, count);
+}
+
+ssize_t pread64(int file, void *to, size_t count, off64_t offset) {
+    static ssize_t (*real)(int, void *, size_t, off64_t);
+    if (!real) real = dlsym(RTLD_NEXT, "pread64");
+    return file_fails(file) ? -1 : real(file, to, count, offset);
 }
 
 /* The path of the file that is mapped at an address, from /proc/self/maps. */

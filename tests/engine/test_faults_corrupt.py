@@ -159,7 +159,7 @@ def test_another_choice_is_another_run(stopped, run_job):
     _, args = stopped
     done = run_job(*args)
     assert done.status == 2
-    assert "blocks of another run: corrupt was missing, now fail;" in done.err
+    assert "blocks of another run: data.corrupt was missing, now fail;" in done.err
 
 
 @pytest.fixture
