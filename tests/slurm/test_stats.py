@@ -142,8 +142,8 @@ def test_a_job_that_is_cancelled_is_not_queued_again(cluster, arguments, tmp_pat
 
 @pytest.mark.parametrize(
     ("steps", "said"),
-    [(STEPS[:0], "data.path: "), (STEPS[1:], "feature_1 is infinite in ")],
-    ids=["no store", "infinity"],
+    [(STEPS[:0], "has no samples"), (STEPS[1:], "feature_1 is infinite in ")],
+    ids=["no samples", "infinity"],
 )
 def test_a_mistake_is_told_once_and_not_queued_again(cluster, tmp_path, steps, said):
     # srun's status is the highest: ranks that it then ends must not say that they were stopped.
@@ -152,7 +152,7 @@ def test_a_mistake_is_told_once_and_not_queued_again(cluster, tmp_path, steps, s
     done = cluster.submit(SCRIPT, *where, "--output.dir", tmp_path / "out").wait()
     assert (done.state, done.status, done.restarts) == ("FAILED", 2, 0), done
     (line,) = said_by(done)
-    assert line.startswith(f"neural-prep: {said}")
+    assert said in line
 
 
 def test_tasks_that_are_not_the_ranks(cluster, arguments, tmp_path):
