@@ -57,7 +57,8 @@ def main(args: Sequence[str] | None = None) -> int:
 
 def _stats(args: list[str]) -> NoReturn:
     leave_with_parent()
-    stop_on_signals(speak=_is_first_rank())
+    among_tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1
+    stop_on_signals(speak=_is_first_rank(), among_tasks=among_tasks)
     if sys.__stderr__ is not None:
         # A mapped file that is cut off while it is read kills without a word otherwise.
         faulthandler.enable(sys.__stderr__, all_threads=False)

@@ -15,6 +15,7 @@ import pytest
 pytest_plugins = ["pytester"]  # runs pytest in tests of the plugin
 
 ORACLES = Path(__file__).parent / "oracles"
+BENCH = Path(__file__).parent / "bench"
 
 
 class Traces:
@@ -63,6 +64,12 @@ def _load(name: str, folder: Path = ORACLES) -> ModuleType:
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="session")
+def object_server() -> ModuleType:
+    """An object store on loopback: `serve(folder)` is a context manager."""
+    return _load("object_server", BENCH)
 
 
 @pytest.fixture(scope="session")

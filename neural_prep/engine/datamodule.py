@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from lightning.pytorch import LightningDataModule
 
 from neural_prep.engine.options import DataOptions
-from neural_prep.engine.plan import Plan
+from neural_prep.engine.plan import Block, Plan
 from neural_prep.engine.reading import PieceReader
 
 
@@ -20,6 +19,7 @@ class StatsDataModule(LightningDataModule):
         super().__init__()
         self._options = DataOptions(**kwargs)
         self._plan: Plan | None = None
+        self._finished: frozenset[Block] = frozenset()
 
     @property
     def plan(self) -> Plan:
@@ -46,15 +46,19 @@ class StatsDataModule(LightningDataModule):
         self._plan = self._options.open(lags)
         return self._plan
 
-    def leave_out(self, done: frozenset[tuple[int, int]]) -> Plan:
-        """Reads no block again that is done; returns the new plan."""
-        self._plan = replace(self.plan, done=done)
-        return self._plan
+    def go_on(self, plan: Plan, finished: frozenset[Block]) -> None:
+        """Takes another plan of the same store, of which this rank has finished these blocks."""
+        self._plan, self._finished = plan, finished
 
     def predict_dataloader(self) -> PieceReader:
         """This rank's pieces."""
         assert self.trainer is not None
         runs = self.plan.runs(self.trainer.global_rank, self.trainer.world_size)
         return PieceReader(
-            self.plan, runs, piece_steps=self._options.piece_steps, workers=self.threads
+            self.plan,
+            runs,
+            finished=self._finished,
+            piece_steps=self._options.piece_steps,
+            workers=self.threads,
+            read_ahead=self._options.read_ahead,
         )

@@ -51,6 +51,7 @@ from neural_prep.stats.moments import (
     settle,
     two_sum,
 )
+from neural_prep.stats.prefetch import prefetch
 
 WIDTH = 256  # least values that are added side by side
 TILE = 32  # groups of `width` values before lanes are combined
@@ -75,53 +76,110 @@ def lanes_of(inner: int) -> int:
 
 
 @njit(nogil=True, cache=True)
-def _add(x, width, shift, acc):  # type: ignore[no-untyped-def]
-    """Adds the complete values of one tile `x`, four groups at a time to keep sums in registers.
+def _one(a, shift, s, q, low, high):  # type: ignore[no-untyped-def]
+    """The sums, least and most with one more value."""
+    low = a if a < low else low
+    high = a if a > high else high
+    a -= shift
+    return s + a, q + a * a, low, high
+
+
+@njit(nogil=True, cache=True)
+def _one_present(a, shift, s, q, low, high, count):  # type: ignore[no-untyped-def]
+    """`_one`, and the count, unless the value is NaN: comparisons leave that out by themselves."""
+    present = a == a
+    low = a if a < low else low
+    high = a if a > high else high
+    deviation = a - shift if present else 0.0
+    added = 1.0 if present else 0.0
+    return s + deviation, q + deviation * deviation, low, high, count + added
+
+
+@njit(nogil=True, cache=True)
+def _add(x, p, width, shift, acc, counts):  # type: ignore[no-untyped-def]
+    """Adds one tile, four groups at a time to keep sums in registers.
 
     Each group is a view of its own: with computed indices into `x` the loop does not vectorise.
+    What is None is known when a variant is compiled, and costs nothing.
+
+    Args:
+        x: The tile's values.
+        p: What is subtracted from them, for differences; else None.
+        width: Values of a group.
+        shift: `(width,)`.
+        acc: `(6, width)`.
+        counts: `(width,)`, counts what is not NaN; None: nothing is.
     """
     sums, squares, least, most = acc[0], acc[1], acc[2], acc[3]
     whole = x.size // (4 * width) * (4 * width)
     for begin in range(0, whole, 4 * width):
+        if p is None:
+            prefetch(x, begin + 4 * width, begin + 8 * width)
+        else:
+            prefetch(p, begin + 4 * width, begin + 8 * width)  # `x` has just been read
         x0 = x[begin : begin + width]
         x1 = x[begin + width : begin + 2 * width]
         x2 = x[begin + 2 * width : begin + 3 * width]
         x3 = x[begin + 3 * width : begin + 4 * width]
+        if p is not None:
+            p0 = p[begin : begin + width]
+            p1 = p[begin + width : begin + 2 * width]
+            p2 = p[begin + 2 * width : begin + 3 * width]
+            p3 = p[begin + 3 * width : begin + 4 * width]
         for j in range(width):
             c, s, q, low, high = shift[j], sums[j], squares[j], least[j], most[j]
             a0, a1 = np.float64(x0[j]), np.float64(x1[j])
             a2, a3 = np.float64(x2[j]), np.float64(x3[j])
-            low = a0 if a0 < low else low
-            high = a0 if a0 > high else high
-            low = a1 if a1 < low else low
-            high = a1 if a1 > high else high
-            low = a2 if a2 < low else low
-            high = a2 if a2 > high else high
-            low = a3 if a3 < low else low
-            high = a3 if a3 > high else high
-            a0 -= c
-            a1 -= c
-            a2 -= c
-            a3 -= c
-            s = (((s + a0) + a1) + a2) + a3
-            q = (((q + a0 * a0) + a1 * a1) + a2 * a2) + a3 * a3
+            if p is not None:
+                a0 -= np.float64(p0[j])
+                a1 -= np.float64(p1[j])
+                a2 -= np.float64(p2[j])
+                a3 -= np.float64(p3[j])
+            if counts is None:
+                s, q, low, high = _one(a0, c, s, q, low, high)
+                s, q, low, high = _one(a1, c, s, q, low, high)
+                s, q, low, high = _one(a2, c, s, q, low, high)
+                s, q, low, high = _one(a3, c, s, q, low, high)
+            else:
+                n = counts[j]
+                s, q, low, high, n = _one_present(a0, c, s, q, low, high, n)
+                s, q, low, high, n = _one_present(a1, c, s, q, low, high, n)
+                s, q, low, high, n = _one_present(a2, c, s, q, low, high, n)
+                s, q, low, high, n = _one_present(a3, c, s, q, low, high, n)
+                counts[j] = n
             sums[j], squares[j], least[j], most[j] = s, q, low, high
     for begin in range(whole, x.size, width):
         rest = x[begin : begin + width]
         for j in range(rest.size):
-            a0 = np.float64(rest[j])
-            least[j] = a0 if a0 < least[j] else least[j]
-            most[j] = a0 if a0 > most[j] else most[j]
-            a0 -= shift[j]
-            sums[j] += a0
-            squares[j] += a0 * a0
+            a = np.float64(rest[j])
+            if p is not None:
+                a -= np.float64(p[begin + j])
+            c, s, q, low, high = shift[j], sums[j], squares[j], least[j], most[j]
+            if counts is None:
+                s, q, low, high = _one(a, c, s, q, low, high)
+            else:
+                s, q, low, high, counts[j] = _one_present(a, c, s, q, low, high, counts[j])
+            sums[j], squares[j], least[j], most[j] = s, q, low, high
 
 
 @njit(nogil=True, cache=True)
-def _add_present(x, error, width, shift, acc):  # type: ignore[no-untyped-def]
-    """`_add` of the finite values of `x` and their rounding `error`.
+def _add_tile(x, p, differs, gaps, width, shift, acc):  # type: ignore[no-untyped-def]
+    """`_add` in the variant that a row of values, or of differences, needs."""
+    if differs and gaps:
+        _add(x, p, width, shift, acc, acc[_PRESENT])
+    elif differs:
+        _add(x, p, width, shift, acc, None)
+    elif gaps:
+        _add(x, None, width, shift, acc, acc[_PRESENT])
+    else:
+        _add(x, None, width, shift, acc, None)
 
-    The same bits as `_add` where all are finite and no error is there.
+
+@njit(nogil=True, cache=True)
+def _add_finite(x, error, width, shift, acc):  # type: ignore[no-untyped-def]
+    """`_add` of the finite values of `x` and their rounding `error`, with counts of both kinds.
+
+    The same bits as `_add` where none is infinite and no error is there.
     """
     sums, squares, least, most = acc[0], acc[1], acc[2], acc[3]
     present, infinite = acc[4], acc[5]
@@ -217,8 +275,18 @@ def _guess_shift(x, p, differs, inner, shift):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _sum_present(x, p, differs, exact, inner, width, shift, acc, sums, scratch):  # type: ignore[no-untyped-def]
-    """Sums one row of values, or of differences, some of which may be missing."""
+def _sum_present(x, p, differs, inner, width, shift, acc, sums):  # type: ignore[no-untyped-def]
+    """Sums one row of values, or of differences, some of which may be NaN."""
+    _clear(acc, sums)
+    for begin in range(0, x.size, TILE * width):
+        tile, earlier = x[begin : begin + TILE * width], p[begin : begin + TILE * width]
+        _add_tile(tile, earlier, differs, True, width, shift, acc)
+        _flush(acc, sums, inner, width)
+
+
+@njit(nogil=True, cache=True)
+def _sum_finite(x, p, differs, exact, inner, width, shift, acc, sums, scratch):  # type: ignore[no-untyped-def]
+    """Sums the finite values, or differences, of one row, with what rounds if `exact`."""
     _clear(acc, sums)
     scratch[:] = 0.0
     for begin in range(0, x.size, TILE * width):
@@ -229,9 +297,9 @@ def _sum_present(x, p, differs, exact, inner, width, shift, acc, sums, scratch):
             _subtract(tile, earlier, difference)
             if exact:
                 _subtraction_error(tile, earlier, error)
-            _add_present(difference, error, width, shift, acc)
+            _add_finite(difference, error, width, shift, acc)
         else:
-            _add_present(tile, error, width, shift, acc)
+            _add_finite(tile, error, width, shift, acc)
         _flush(acc, sums, inner, width)
 
 
@@ -257,17 +325,22 @@ def _close_variable(acc, sums, shift, i, inner, points, complete, out):  # type:
 
 
 @njit(nogil=True, cache=True)
-def _close_row(x, p, differs, inner, width, shift, acc, sums, scratch, out):  # type: ignore[no-untyped-def]
+def _close_row(x, p, differs, gaps, inner, width, shift, acc, sums, scratch, out):  # type: ignore[no-untyped-def]
     """Turns a row's sums into records `out` (8, inner), summing again where they can't be trusted.
 
     Leaves the shifts of what was summed again at its mean.
+
+    Returns:
+        Whether anything is missing.
     """
     points = x.size // inner
-    complete = True
+    complete = not gaps
     for i in range(inner):
         complete = complete and sums[0, i] - sums[0, i] == 0.0
-    if not complete:
-        _sum_present(x, p, differs, False, inner, width, shift, acc, sums, scratch)
+    if not complete and not gaps:
+        _sum_present(x, p, differs, inner, width, shift, acc, sums)
+    if not complete and (acc[_LEAST].min() == -np.inf or acc[_MOST].max() == np.inf):
+        _sum_finite(x, p, differs, False, inner, width, shift, acc, sums, scratch)
     far = np.zeros(inner, np.bool_)
     steady = np.zeros(inner, np.bool_)
     for i in range(inner):
@@ -285,40 +358,53 @@ def _close_row(x, p, differs, inner, width, shift, acc, sums, scratch, out):  # 
         if far[i]:
             shift[i::inner] = out[MEAN, i]
     if far.any():
-        _sum_present(x, p, differs, True, inner, width, shift, acc, sums, scratch)
+        _sum_finite(x, p, differs, True, inner, width, shift, acc, sums, scratch)
         for i in range(inner):
             if far[i]:
                 _close_variable(acc, sums, shift, i, inner, points, False, out[:, i])
+    return out[MISSING].max() > 0.0
 
 
 @njit(nogil=True, cache=True)
-def _earlier(x, ring, t, o, ahead, lag):  # type: ignore[no-untyped-def]
-    """The row of the step `lag` before step `t`: in the piece, else in the ring of earlier ones."""
+def _earlier(x, ring, t, o, ahead, lags, k):  # type: ignore[no-untyped-def]
+    """The row that kind `k` subtracts from step `t`'s: in the piece, else in the ring before it."""
+    lag = lags[k - 1] if k > 0 else 0
     if t >= lag:
         return x[t - lag, o]
     return ring[(ahead + t - lag) % ring.shape[0], o]
 
 
 @njit(nogil=True, cache=True)
-def _sum_row(x, ring, t, o, ahead, lags, inner, width, shift, acc, sums, scratch):  # type: ignore[no-untyped-def]
+def _sum_row(x, ring, t, o, ahead, age, lags, gaps, inner, width, shift, acc, sums):  # type: ignore[no-untyped-def]
     """Sums a row and its differences in one pass over memory.
 
-    `lags` are 0 (the values) and those for which the step has an earlier one.
+    `gaps` says for which of them to expect missing values.
     """
-    row = x[t, o]
-    for k in range(lags.size):
-        _guess_shift(row, _earlier(x, ring, t, o, ahead, lags[k]), k > 0, inner, shift[k])
-        _clear(acc[k], sums[k])
-    for begin in range(0, row.size, TILE * width):
-        tile = row[begin : begin + TILE * width]
-        _add(tile, width, shift[0], acc[0])
-        _flush(acc[0], sums[0], inner, width)
-        for k in range(1, lags.size):
-            earlier = _earlier(x, ring, t, o, ahead, lags[k])[begin : begin + TILE * width]
-            difference = scratch[0, : tile.size]
-            _subtract(tile, earlier, difference)
-            _add(difference, width, shift[k], acc[k])
-            _flush(acc[k], sums[k], inner, width)
+    for k in range(1 + lags.size):
+        if _counts(age, lags, k):
+            earlier = _earlier(x, ring, t, o, ahead, lags, k)
+            _guess_shift(x[t, o], earlier, k > 0, inner, shift[k])
+            _clear(acc[k], sums[k])
+    for begin in range(0, x.shape[2], TILE * width):
+        stop = begin + TILE * width
+        for k in range(1 + lags.size):
+            if _counts(age, lags, k):
+                earlier = _earlier(x, ring, t, o, ahead, lags, k)[begin:stop]
+                _add_tile(x[t, o, begin:stop], earlier, k > 0, gaps[k], width, shift[k], acc[k])
+                _flush(acc[k], sums[k], inner, width)
+
+
+@njit(nogil=True, cache=True)
+def _counts(age, lags, k):  # type: ignore[no-untyped-def]
+    """Whether a step has values of kind `k`: 0, its own; else, differences at `lags[k - 1]`."""
+    return age >= (lags[k - 1] if k > 0 else 0)
+
+
+@njit(nogil=True, cache=True)
+def _clear_records(out):  # type: ignore[no-untyped-def]
+    out[:] = 0.0
+    out[:, MIN] = np.inf
+    out[:, MAX] = -np.inf
 
 
 @njit(nogil=True, cache=True)
@@ -337,44 +423,28 @@ def summarise_steps(x, ring, age, ahead, begin, lags, inner, lanes, out, infinit
         out: `(B, 8, 1 + L, O * I)`, overwritten.
         infinite: `(B,)` bool, overwritten: whether a value is infinite (it counts as missing).
     """
-    width = lanes * inner
-    acc = np.empty((1 + lags.size, 6, width))
-    sums = np.empty((1 + lags.size, 4, inner))
-    shift = np.empty((1 + lags.size, width))
+    width, kinds = lanes * inner, 1 + lags.size
+    acc = np.empty((kinds, 6, width))
+    sums = np.empty((kinds, 4, inner))
+    shift = np.empty((kinds, width))
     scratch = np.empty((2, TILE * width))
-    paired = np.zeros(1 + lags.size, np.int64)
-    for b in range(out.shape[0]):
-        t = begin + b
-        infinite[b] = False
-        out[b] = 0.0
-        out[b, MIN] = np.inf
-        out[b, MAX] = -np.inf
-        if age[t] < 0:
-            continue
-        kinds = 1
-        for lag in lags:
-            if lag <= age[t]:
-                paired[kinds] = lag
-                kinds += 1
-        for o in range(x.shape[1]):
-            _sum_row(x, ring, t, o, ahead, paired[:kinds], inner, width, shift, acc, sums, scratch)
-            k = 0
-            for kind in range(1 + lags.size):
-                if kind > 0 and lags[kind - 1] > age[t]:
-                    continue
-                earlier = _earlier(x, ring, t, o, ahead, paired[k])
-                columns = out[b, :, kind, o * inner : (o + 1) * inner]
-                _close_row(
-                    x[t, o],
-                    earlier,
-                    k > 0,
-                    inner,
-                    width,
-                    shift[k],
-                    acc[k],
-                    sums[k],
-                    scratch,
-                    columns,
-                )
-                k += 1
-            infinite[b] = infinite[b] or acc[0, _INFINITE].any()
+    gaps = np.empty(kinds, np.bool_)  # as in the step before; changes no bit
+    _clear_records(out)
+    infinite[:] = False
+    for o in range(x.shape[1]):  # step after step, so that the row before is in cache
+        gaps[:] = False
+        for b in range(out.shape[0]):
+            t = begin + b
+            _sum_row(
+                *(x, ring, t, o, ahead, age[t], lags, gaps),
+                *(inner, width, shift, acc, sums),
+            )
+            for k in range(kinds):
+                if _counts(age[t], lags, k):
+                    gaps[k] = _close_row(
+                        *(x[t, o], _earlier(x, ring, t, o, ahead, lags, k), k > 0, gaps[k]),
+                        *(inner, width, shift[k], acc[k], sums[k], scratch),
+                        out[b, :, k, o * inner : (o + 1) * inner],
+                    )
+            if age[t] >= 0 and acc[0, _INFINITE].any():
+                infinite[b] = True

@@ -150,7 +150,7 @@ def test_shares_are_what_ranks_read(store, ranks, piece_steps, block_bytes):
     for rank in range(ranks):
         runs = plan.runs(rank, ranks)
         reader = PieceReader(plan, runs, piece_steps=piece_steps, workers=1)
-        spans = [batch.piece.span for batch in reader if batch.piece is not None]
+        spans = [piece.request.span for piece in reader if piece.request.span is not None]
         blocks.append(sum(len(run.blocks) for run in runs))
         nbytes.append(sum(span.nbytes for span in spans if not span.context))
         again.append(sum(span.nbytes for span in spans if span.context))

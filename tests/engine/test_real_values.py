@@ -40,7 +40,8 @@ def run(path, split, lags, *, block_bytes=100_000, piece_steps=None, workers=1, 
     trees = [MergeTree(length) for length in plan.lengths]
     reader = PieceReader(plan, plan.runs(0, 1), piece_steps=piece_steps, workers=workers)
     nbytes = 0
-    for batch in reader:
+    for pending in reader:
+        batch = pending.result()
         piece, accumulator = batch.piece, accumulators[batch.series]
         infinite = accumulator.add(
             piece.values, piece.age, first=piece.span.first, context=piece.span.context

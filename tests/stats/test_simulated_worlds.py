@@ -153,8 +153,10 @@ def test_same_bits_with_blocks_of_an_earlier_start(world, ranks, request):
     """Finished blocks are no work, so shares are cut elsewhere and hold many of them."""
     plan, records = request.getfixturevalue(world)
     picked = np.random.default_rng(ranks).random(len(records)) < 0.7
-    done = frozenset(block for block, is_done in zip(records, picked, strict=True) if is_done)
-    resumed = replace(plan, done=done)
+    done = [np.zeros(length, np.bool_) for length in plan.lengths]
+    for (series, index), is_done in zip(records, picked, strict=True):
+        done[series][index] = is_done
+    resumed = replace(plan, done=tuple(done))
     assert resumed.all_runs(ranks) != plan.all_runs(ranks)
     results, _ = play(resumed, records, ranks)
     assert all(result == alone(plan, records) for result in results)

@@ -15,64 +15,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from neural_prep.data.chunked.arrays import Axes, DataArray
 from neural_prep.data.chunked.cuts import BlockPlan, plan_blocks, stretches
-from neural_prep.data.chunked.missing import Coding
+from neural_prep.data.chunked.files import chunk_files
 from neural_prep.data.chunked.outline import count_again, count_pieces, count_rows
-from neural_prep.data.chunked.store import StoredArray
+from neural_prep.data.chunked.region import read_region
 from neural_prep.data.source import Outline, Piece, Span
 from neural_prep.data.timelines.timeline import Timeline
-from neural_prep.errors import InputError
 
 _PIECE_BYTES = 16_000_000
 _ROWS_IN_BLOCK = (
     8  # that many rows of a series at least make a block, so that a lag's overlap stays small
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Axes:
-    """What an array's axes are; those that are not named here are the grid.
-
-    Attributes:
-        time: The steps, None for a field without time.
-        run: Forecasts, each with steps of its own along `time`.
-        variables: Axes that tell variables apart, such as levels.
-    """
-
-    time: int | None = None
-    run: int | None = None
-    variables: tuple[int, ...] = ()
-
-    def grid(self, ndim: int) -> tuple[int, ...]:
-        """All other axes."""
-        named = {self.time, self.run, *self.variables}
-        return tuple(axis for axis in range(ndim) if axis not in named)
-
-
-@dataclass(frozen=True, slots=True)
-class DataArray:
-    """An array of training data with what its axes mean.
-
-    Attributes:
-        stored: The array.
-        axes: What its axes are.
-        coding: How its numbers are read.
-        time: The steps' time line, None where there is no time.
-        run: Selection of the run axis, None where there is none.
-        place: The array and its store, for messages.
-    """
-
-    stored: StoredArray
-    axes: Axes
-    coding: Coding
-    time: Timeline | None
-    run: Timeline | None
-    place: str
-
-    @property
-    def variables(self) -> int:
-        """Number of variables that the array holds."""
-        return prod(self.stored.shape[axis] for axis in self.axes.variables)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +39,7 @@ class ChunkedSeries:
         data: The array.
         plan: Its blocks.
         cut: The range of the first variable axis that is read; one variable where there is none.
+        lenient: Whether chunks that cannot be decoded count as missing.
     """
 
     group: str
@@ -92,6 +47,7 @@ class ChunkedSeries:
     data: DataArray
     plan: BlockPlan
     cut: slice
+    lenient: bool = False
 
     @property
     def block_nbytes(self) -> NDArray[np.int64]:
@@ -144,19 +100,19 @@ class ChunkedSeries:
         """Reads the chunks of one span.
 
         Raises:
-            InputError: if a chunk cannot be read or decoded.
+            InputError: if a chunk cannot be decoded, or will never be read.
+            ReadError: if a chunk cannot be read now, though it was tried several times.
         """
         run, first = divmod(span.first, len(self.plan.age))
         steps = slice(first, first + span.stop - span.first)
-        try:
-            stored = np.asarray(self.data.stored.array[self._selection(run, steps, span.part)])
-        except MemoryError:
-            raise
-        except Exception as error:  # every codec has its own
-            reason = " ".join(str(error).split()) or type(error).__name__
-            raise InputError(f"{self.place(span, 0)} cannot be read: {reason}") from error
-        values = self.data.coding.to_floats(self._arrange(stored, run))
-        return Piece(span, values, self.plan.age[steps])
+        whole = self._whole_chunks(steps) if span.context else steps
+        selection = self._selection(run, whole, span.part)
+        found = read_region(self.data, selection, lenient=self.lenient)
+        values = self.data.coding.to_floats(self._arrange(found.values, run))
+        if found.corrupt:
+            values[self._arrange(found.lost, run)] = np.nan
+        values = values[steps.start - whole.start : steps.stop - whole.start]
+        return Piece(span, values, self.plan.age[steps], found.corrupt)
 
     def place(self, span: Span, step: int) -> str:
         """The array, its store, and the step's time."""
@@ -167,6 +123,35 @@ class ChunkedSeries:
             labels = [self.data.run.times.label(int(entry)) for entry in (chosen[0], chosen[-1])]
             times.insert(0, " to ".join(dict.fromkeys(labels)))
         return self.data.place + (f" at {' '.join(times)}" if times else "")
+
+    def describe(self, block: int, lag: int) -> bytes:
+        """Positions, ages and times of the block's steps; see `Series.describe`."""
+        parts: list[NDArray[Any]] = []
+        for first, stop in self._stretches(block, lag):
+            run, begin = divmod(first, len(self.plan.age))
+            steps = slice(begin, begin + stop - first)
+            # No lag asks whether a step is older than the longest of them.
+            parts += [np.array([first, stop]), np.minimum(self.plan.age[steps], lag)]
+            if self.data.time is not None:
+                parts.append(self.data.time.times.positions[steps])
+            if self.data.run is not None:
+                entries = self._run(run)
+                parts += [self.plan.chosen[entries], self.data.run.times.positions[entries]]
+        return b"".join(part.tobytes() for part in parts)
+
+    def paths(self, block: int, lag: int) -> Iterator[str]:
+        """Files of the chunks that are read for the block; see `Series.paths`."""
+        part, selections = self.plan.part(block), []
+        for first, stop in self._stretches(block, lag):
+            run, begin = divmod(first, len(self.plan.age))
+            selections.append(self._selection(run, slice(begin, begin + stop - first), part))
+        return chunk_files(self.data.stored, selections)
+
+    def _stretches(self, block: int, lag: int) -> list[tuple[int, int]]:
+        """First and one past the last position of all that is read for a block, pieces joined."""
+        found = list(self.plan.pieces(block, self.plan.rows))
+        context = min(lag, int(self.plan.age[found[0][0] % len(self.plan.age)])) if found else 0
+        return [(found[0][0] - context, found[0][0]), *found] if context > 0 else found
 
     @property
     def _growth(self) -> int:
@@ -199,6 +184,16 @@ class ChunkedSeries:
             chunk = stored.chunks[axes.variables[0]]
             counts[axes.variables[0]] = -(-self.cut.stop // chunk) - self.cut.start // chunk
         return prod(count for axis, count in enumerate(counts) if axis not in (axes.time, axes.run))
+
+    def _whole_chunks(self, steps: slice) -> slice:
+        """The steps of all chunks that hold some of these.
+
+        A chunk of which a part can be decoded is as bad as it is where all of it is read.
+        """
+        axis = self.data.axes.time
+        chunk = 1 if axis is None else self.data.stored.array.chunks[axis]
+        stop = -(-steps.stop // chunk) * chunk
+        return slice(steps.start // chunk * chunk, min(stop, len(self.plan.age)))
 
     def _run(self, run: int) -> slice:
         first = run * self.plan.run_chunk
@@ -234,7 +229,12 @@ class ChunkedSeries:
 
 
 def cut_array(
-    data: DataArray, group: str, columns: Sequence[int], block_bytes: int
+    data: DataArray,
+    group: str,
+    columns: Sequence[int],
+    block_bytes: int,
+    *,
+    lenient: bool = False,
 ) -> list[ChunkedSeries]:
     """Cuts an array along its first variable axis into series, and each of them into blocks.
 
@@ -243,6 +243,7 @@ def cut_array(
         group: Name of the group that its variables belong to.
         columns: For each of its variables, as stored, its position in the group; -1: not used.
         block_bytes: Uncompressed bytes that a block aims at.
+        lenient: Whether chunks that cannot be decoded count as missing.
 
     Returns:
         The series that hold at least one used variable.
@@ -267,7 +268,7 @@ def cut_array(
             len(used) * itemsize,
             block_bytes,
         )
-        series.append(ChunkedSeries(group, used, data, plan, cut))
+        series.append(ChunkedSeries(group, used, data, plan, cut, lenient))
     return series
 
 

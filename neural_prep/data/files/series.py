@@ -2,7 +2,7 @@
 
 Files are memory-mapped and used in place where their type allows, so that reading costs no copy.
 The price: a file that is cut off by someone else while its values are in use kills the process
-(SIGBUS), as with every map; a change between two pieces is found and named.
+(SIGBUS), as with every map; what cannot be read before, and a change between two pieces, is named.
 
 Legend: T steps, O outer and I inner variables, N grid points, F files, B blocks.
 """
@@ -17,12 +17,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from neural_prep.data.files.headers import cut_off_header
+from neural_prep.data.files.pages import bring_in
+from neural_prep.data.retry import RETRIES, is_transient, reason_of, retry
 from neural_prep.data.source import Outline, Piece, Span
 from neural_prep.data.values import check_dtype, float_type, to_float
-from neural_prep.errors import InputError
+from neural_prep.errors import InputError, ReadError
+from neural_prep.stats.corrupt import CorruptChunk
 
 _PIECE_BYTES = 16_000_000
-_PAGE = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,7 @@ class ArrayFile:
         dtype: Its stored type.
         label: What its steps belong to, for messages.
         stamp: Its length in bytes and the time of its last change, in nanoseconds.
+        corrupt: Its entry in the result, where it is cut off and counts as missing.
     """
 
     path: Path
@@ -42,6 +46,7 @@ class ArrayFile:
     dtype: np.dtype[np.generic]
     label: str
     stamp: tuple[int, int]
+    corrupt: CorruptChunk | None = None
 
     def load(self) -> NDArray[np.generic]:
         """The whole array, memory-mapped.
@@ -61,31 +66,46 @@ class ArrayFile:
         return _map(self.path)
 
 
-def open_file(path: Path, dims: Sequence[str], label: str = "") -> ArrayFile:
+def open_file(
+    path: Path,
+    dims: Sequence[str],
+    label: str = "",
+    *,
+    retries: int = RETRIES,
+    if_cut_off: CorruptChunk | None = None,
+) -> ArrayFile:
     """Checks a file's header and length without reading its values.
 
     Args:
         path: The file.
         dims: Names of the dimensions that are expected.
         label: What its steps belong to, for messages.
+        retries: How often what fails for the moment is read again.
+        if_cut_off: Its entry in the result if it is cut off; None: that is an error.
 
     Raises:
         InputError: if it is no whole `.npy` file of numbers with these dimensions.
     """
+    corrupt = None
     try:
-        stamp = _stamp(path)  # before the map: a later change is then found
-        array = _map(path)
+        stamp = retry(str(path), retries, _stamp, path)  # before the map: a later change is found
+        header = None if if_cut_off is None else retry(str(path), retries, cut_off_header, path)
+        if header is not None:
+            (shape, dtype), corrupt = header, if_cut_off
+        else:
+            array = retry(str(path), retries, _map, path)
+            shape, dtype = array.shape, array.dtype
     except OSError as error:
         raise InputError(
             f"{path} cannot be read ({error.strerror or error}); make it readable or remove it"
         ) from error
-    if array.ndim != len(dims) or 0 in array.shape:
+    if len(shape) != len(dims) or 0 in shape:
         raise InputError(
-            f"{path} has shape {array.shape}; expected ({', '.join(dims)}), each at least 1: "
+            f"{path} has shape {shape}; expected ({', '.join(dims)}), each at least 1: "
             "write it again or remove it"
         )
-    check_dtype(array.dtype, str(path))
-    return ArrayFile(path, array.shape, array.dtype, label, stamp)
+    check_dtype(dtype, str(path))
+    return ArrayFile(path, shape, dtype, label, stamp, corrupt)
 
 
 @dataclass(frozen=True)
@@ -103,6 +123,7 @@ class FileSeries:
         timed: Whether the files' first dimension is time; else each file is one step.
         kept: `(N,)`: which grid points are used; None: all.
         block_bytes: Uncompressed bytes that a block aims at.
+        retries: How often what fails for the moment is read again.
         block_nbytes: Uncompressed bytes of each block, `(B,)`.
     """
 
@@ -113,6 +134,7 @@ class FileSeries:
     timed: bool
     kept: NDArray[np.bool_] | None
     block_bytes: int
+    retries: int = RETRIES
     block_nbytes: NDArray[np.int64] = field(init=False)
     _points: NDArray[np.intp] | None = field(init=False)  # indices of the points that are kept
     _starts: NDArray[np.int64] = field(init=False)  # (F + 1,): each file's first position
@@ -189,19 +211,39 @@ class FileSeries:
         """Maps the span's steps; copies them only to convert them or to leave out points.
 
         Raises:
-            InputError: if the file is not what it was when it was opened.
+            InputError: if the file is not what it was when it was opened, or may not be read.
+            ReadError: if it cannot be read now, though it was tried several times.
         """
         index, begin = self._find(span.first)
         steps = slice(span.first - begin, span.stop - begin)
-        stored = self.files[index].load()
+        file = self.files[index]
+        age = np.arange(steps.start, steps.stop, dtype=np.int64)
+        if file.corrupt is not None:
+            outer, points, inner = self.shape
+            kept = points if self._points is None else len(self._points)
+            values = np.full((len(age), outer, kept, inner), np.nan, float_type(file.dtype))
+            return Piece(span, values, age, (file.corrupt,) if steps.start == 0 else ())
+        try:
+            values = retry(str(file.path), self.retries, self._values, file, steps)
+        except OSError as error:
+            kind = ReadError if is_transient(error) else InputError
+            tries = f", {self.retries + 1} attempts" if is_transient(error) else ""
+            within = f", steps {steps.start} to {steps.stop - 1}" if self.timed else ""
+            raise kind(
+                f"{file.path}{within} cannot be read ({reason_of(error)}{tries}); start again when "
+                "it can"
+            ) from error
+        return Piece(span, values, age)
+
+    def _values(self, file: ArrayFile, steps: slice) -> NDArray[np.floating]:
+        stored = file.load()
         fields = (stored[steps] if self.timed else stored).reshape(-1, *self.shape)
         if self._points is not None:
             fields = fields.take(self._points, axis=2)
         values = to_float(fields)
         if np.may_share_memory(values, stored):
-            # Brings the pages in here, beside the arithmetic on earlier ones.
-            values.reshape(-1).view(np.uint8)[::_PAGE].max()
-        return Piece(span, values, np.arange(steps.start, steps.stop, dtype=np.int64))
+            bring_in(values)  # here, beside the arithmetic on earlier ones
+        return values
 
     def place(self, span: Span, step: int) -> str:
         """The file, and the step in it."""
@@ -209,6 +251,17 @@ class FileSeries:
         file = self.files[index]
         within = f", step {span.first + step - begin}" if self.timed else ""
         return f"{file.path}{within}" + (f" ({file.label})" if file.label else "")
+
+    def describe(self, block: int, lag: int) -> bytes:
+        """Names and shapes of the block's files; see `Series.describe`."""
+        return repr([(file.path.name, file.shape) for file in self._files(block)]).encode()
+
+    def paths(self, block: int, lag: int) -> Iterator[str]:
+        """The block's files, which hold all that its lags need."""
+        return (str(file.path) for file in self._files(block))
+
+    def _files(self, block: int) -> tuple[ArrayFile, ...]:
+        return self.files[self._cuts[block] : self._cuts[block + 1]]
 
     def _find(self, position: int) -> tuple[int, int]:
         """The file that holds a position, and its first position."""
