@@ -18,7 +18,7 @@ from neural_prep.engine.plan import Plan
 from neural_prep.engine.reading import READ_AHEAD
 
 IMPORTS = 450_000_000  # bytes of torch, Lightning, numba and zarr, and of an empty run
-RATE = 500_000_000  # bytes a second that one core decodes and sums, on the safe side: docs/scale.md
+RATE = 400_000_000  # bytes a second that one core decodes (zstd) and sums: tests/bench/rates.py
 _HELD = 2  # pieces that Lightning and the arithmetic have, besides those in flight
 _LEAST_AHEAD = 3  # pieces in flight where few fit
 _STEP_RECORDS = 8_000_000

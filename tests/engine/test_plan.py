@@ -117,7 +117,7 @@ def test_tables(example, capsys):
         "records sent at the end        1        5",
         "",
         lines[15],
-        "time: under 1 s at 500.0 MB/s a rank (assumed: --rate says what a rank of yours does)",
+        "time: under 1 s at 400.0 MB/s a rank (assumed: --rate says what a rank of yours does)",
     ]
     assert lines[15].startswith("memory: at most 46")
 
