@@ -152,12 +152,16 @@ class Peers:
             said = self._store.compare_set(_FAILED, "", f"{self.rank}:{status}:{note}")
             if int(said.split(b":")[0]) != self.rank:
                 failure = _read(said)
-            elif self.rank == 0 and self.ranks > 1:
-                time.sleep(4 * _POLL)  # the store may go with this process: let peers read it
+            self.linger()
         except RuntimeError:  # it is gone, but may have been read before
             failure = self._failure
         self._stopped.set()
         return failure
+
+    def linger(self) -> None:
+        """Lets peers read of a failure before this rank ends: the store may go with its process."""
+        if self.rank == 0 and self.ranks > 1:
+            time.sleep(4 * _POLL)
 
     def wait_for_all(self, where: str, idle: Callable[[], None]) -> None:
         """Waits until every rank is here, polling: a failure or a signal still ends this rank.

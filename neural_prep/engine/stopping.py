@@ -97,6 +97,7 @@ class StopEverywhere(Callback):
         """What ended this rank, which all others are told if it is the first to end."""
         cause = peers.explain(exception)
         if isinstance(cause, PeerFailedError):
+            peers.linger()
             return cause
         note = str(exception) if isinstance(exception, StoppedError) else ""
         return peers.fail(status_of(exception), note) or exception
