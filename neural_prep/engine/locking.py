@@ -7,6 +7,7 @@ import fcntl
 import logging
 import os
 import socket
+import tempfile
 from pathlib import Path
 from typing import BinaryIO
 
@@ -26,6 +27,8 @@ def lock_folder(folder: Path) -> BinaryIO:
     try:
         folder.mkdir(exist_ok=True)
         lock = _lock(folder / NAME)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
     except OSError as error:
         raise InputError(
             f"output.dir: finished blocks cannot be kept in {folder} "

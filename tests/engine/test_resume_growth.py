@@ -86,7 +86,9 @@ STORES = {  # its writer, and the options that cut it into small blocks
         ("forecasts in parts", (5, 9, 10), (2, 1, 2), (4, 10, 2), (8, 10, 2)),
     ],
 )
-def test_a_store_that_grows(forks, said_of, read_result, tmp_path, store, sizes, ranks, then, last):
+def test_a_store_that_grows(
+    forks, kills, said_of, read_result, tmp_path, store, sizes, ranks, then, last
+):
     write, options = STORES[store]
     args = ("--data.path", tmp_path / "store", *options, "--model.lags", "[1,3]")
     out = ("--output.dir", tmp_path / "out")
@@ -97,6 +99,9 @@ def test_a_store_that_grows(forks, said_of, read_result, tmp_path, store, sizes,
         assert ended.status == 0, ended.err
         assert said_of(ended) == expected
         assert len(list(tmp_path.glob("out/journal/*.blocks"))) == (number < 2)
+        records = kills.records_in(tmp_path / "out")
+        assert sum(records.values()) == len(records)
+        assert not expected or len(records) == (expected[1] if number < 2 else 0)
     assert forks.run(*args, "--output.dir", tmp_path / "afresh").status == 0
     assert read_result(tmp_path / "out") == read_result(tmp_path / "afresh")
     assert not (tmp_path / "out" / "journal").exists()
