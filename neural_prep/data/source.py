@@ -130,6 +130,7 @@ class Outline:
         again: Uncompressed bytes of the earlier steps that each block's lags need, `(blocks,)`:
             they are read again unless the predecessor has just been read.
         apart: How many blocks after its predecessor each block comes.
+        growth: Bytes in memory for each byte stored.
         piece_nbytes: Bytes in memory of the largest piece.
         step_nbytes: Bytes in memory of one step with all parts of its grid.
     """
@@ -138,6 +139,7 @@ class Outline:
     pieces: NDArray[np.int64]
     again: NDArray[np.int64]
     apart: int
+    growth: int
     piece_nbytes: int
     step_nbytes: int
 

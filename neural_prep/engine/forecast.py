@@ -1,8 +1,8 @@
 """What a run will take, from its plan alone: each rank's share, memory, records and time.
 
-Memory is a bound: imports; the plan; pieces read ahead, held and being decoded; the steps that the
-lags look back on; the step records that arithmetic has in hand. Pieces are fewer while ranks wait
-for the network.
+Memory is a bound: imports; the plan; pieces in flight and being decoded; the steps that the lags
+look back on; the step records that arithmetic has in hand. Pieces are fewer while ranks wait for
+the network.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 
 from neural_prep.data.source import Group, Outline
 from neural_prep.engine.plan import Plan
-from neural_prep.engine.reading import READ_AHEAD
+from neural_prep.engine.reading import READ_AHEAD, most_pieces
 
 IMPORTS = 450_000_000  # bytes of torch, Lightning, numba and zarr, and of an empty run
 RATE = 400_000_000  # bytes a second that one core decodes (zstd) and sums: tests/bench/rates.py
-_HELD = 2  # pieces that Lightning and the arithmetic have, besides those in flight
-_LEAST_AHEAD = 3  # pieces in flight where few fit
+_LEAST = 2  # pieces in flight, the one in use among them
 _STEP_RECORDS = 8_000_000
 _PER_BLOCK, _PER_STEP = 40, 32  # bytes of a plan
 _NUMBER = 8  # bytes of a float64
@@ -84,7 +83,7 @@ class Memory:
     Attributes:
         imports: Python's modules.
         plan: Times and blocks.
-        pieces: Pieces that are in flight, held, or being decoded.
+        pieces: Pieces that are in flight or being decoded.
         lags: Steps that lags look back on.
         arithmetic: Records of steps.
     """
@@ -137,6 +136,7 @@ def forecast(
     nodes: int,
     threads: int,
     piece_steps: int | None = None,
+    read_ahead: int = READ_AHEAD,
     rate: int = RATE,
 ) -> Forecast:
     """What a run of this plan will take.
@@ -147,6 +147,7 @@ def forecast(
         nodes: Number of nodes.
         threads: Threads of each rank.
         piece_steps: Steps that are read at once; None: as many as make about 16 MB.
+        read_ahead: Uncompressed bytes in flight.
         rate: Uncompressed bytes that a rank reads, decodes and sums in a second.
     """
     outlines = [
@@ -172,7 +173,13 @@ def forecast(
             _spread([sum(each.values()) for each in nodes_sent]),
         ),
         again=int(again.sum()),
-        memory=_memory(plan, outlines, int((nbytes + again).max()), threads),
+        memory=_memory(
+            plan,
+            outlines,
+            share=int((nbytes + again).max()),
+            threads=threads,
+            read_ahead=read_ahead,
+        ),
         gathered=max(numbers) * ranks * _NUMBER,
         rate=rate,
         seconds=int((nbytes + again).max()) / rate,
@@ -225,9 +232,10 @@ def _spread(values: Sequence[int] | NDArray[np.int64]) -> Spread:
     return Spread(int(min(values)), int(max(values)))
 
 
-def _memory(plan: Plan, outlines: Sequence[Outline], share: int, threads: int) -> Memory:
-    piece = max(outline.piece_nbytes for outline in outlines)
-    ahead = max(min(READ_AHEAD, share) + piece, _LEAST_AHEAD * piece)
+def _memory(
+    plan: Plan, outlines: Sequence[Outline], *, share: int, threads: int, read_ahead: int
+) -> Memory:
+    most = most_pieces(threads, remote=plan.source.remote)
     looked_back = [
         (plan.reach_of(index) or 1) * outline.step_nbytes if plan.lags_of(index) else 0
         for index, outline in enumerate(outlines)
@@ -236,7 +244,14 @@ def _memory(plan: Plan, outlines: Sequence[Outline], share: int, threads: int) -
     return Memory(
         imports=IMPORTS,
         plan=_PER_BLOCK * plan.blocks + _PER_STEP * steps,
-        pieces=ahead + (_HELD + threads) * piece,
+        pieces=max(_in_memory(each, min(read_ahead, share), most, threads) for each in outlines),
         lags=max(looked_back),
         arithmetic=_STEP_RECORDS,
     )
+
+
+def _in_memory(outline: Outline, read_ahead: int, most: int, threads: int) -> int:
+    """Bytes of the pieces in flight, and of what each thread has in hand to put one together."""
+    stored = outline.piece_nbytes // outline.growth
+    ahead = min(max(read_ahead // max(stored, 1), _LEAST), most)
+    return (ahead + threads) * outline.piece_nbytes

@@ -61,6 +61,7 @@ def _plan(config: Any) -> None:
         nodes=nodes,
         threads=data.threads(per_node),
         piece_steps=data.piece_steps,
+        read_ahead=data.read_ahead,
         rate=rate or RATE,
     )
     for line in plan.source.warnings:

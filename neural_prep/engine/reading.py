@@ -92,6 +92,14 @@ class Pending:
             raise ReadError(f"cannot read {steps} steps from {where} on ({reason})") from error
 
 
+def most_pieces(workers: int, *, remote: bool) -> int:
+    """How many pieces are in flight at most.
+
+    From a disk few, since what has left the processor's cache is slow to sum.
+    """
+    return _MOST_PIECES if remote else 2 * workers + 2
+
+
 class PieceReader:
     """All pieces of a rank's runs, in order: an iterable for Lightning's prediction loop.
 
@@ -119,8 +127,7 @@ class PieceReader:
         self._piece_steps = piece_steps
         self._workers = workers
         self._read_ahead = read_ahead
-        # From a disk few pieces, since what has left the processor's cache is slow to sum.
-        self._most = _MOST_PIECES if plan.source.remote else 2 * workers + 2
+        self._most = most_pieces(workers, remote=plan.source.remote)
 
     def __iter__(self) -> Iterator[Pending]:
         decode_with(self._workers)

@@ -90,6 +90,7 @@ class ChunkedSeries:
             pieces=count_pieces(plan, rows),
             again=count_again(plan, lag),
             apart=len(parts),
+            growth=self._growth,
             piece_nbytes=max(
                 min(rows[part], most) * self._row_nbytes(part) for part in {0, parts[-1]}
             ),

@@ -195,6 +195,7 @@ class FileSeries:
             pieces=np.add.reduceat(-(-lengths // steps), self._cuts[:-1]),
             again=np.zeros(len(self.block_nbytes), np.int64),
             apart=1,
+            growth=self._growth,
             piece_nbytes=min(steps, int(lengths.max())) * self._step_nbytes * self._growth,
             step_nbytes=self._step_nbytes * self._growth,
         )
