@@ -29,7 +29,7 @@ from pathlib import Path
 
 import torch
 from outcome import Rates, Section
-from running import environment, run_stats, take_turns
+from running import environment, seconds_of_stats, take_turns
 from stores import STORES, Shelf, Store, usual_nbytes
 from writing import write_meps
 
@@ -80,8 +80,10 @@ def _rounds(store: Store, args: Namespace) -> tuple[dict[str, list[float]], int,
         write_meps(tiny, STORES["meps"], 0, _TINY)
         samples: set[int] = set()
         extra = ["--output.formats", "[json,neural_lam]", *args.stats_args]
-        run = partial(run_stats, store, extra, ranks=args.ranks, lags=(LAG,), output=output)
-        contenders: dict[str, Callable[[], float]] = {"stats": lambda: run().seconds}
+        stats = {"ranks": args.ranks, "lags": (LAG,), "output": output}
+        contenders: dict[str, Callable[[], float]] = {
+            "stats": partial(seconds_of_stats, store, extra, **stats)
+        }
         for way in _WAYS:
             contenders[f"start-up, {way}"] = partial(_run, args.neural_lam, tiny, way, set())
             path = Path(store.path)

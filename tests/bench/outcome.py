@@ -33,7 +33,7 @@ class Rates:
     def __str__(self) -> str:
         """GB/s of the best and of the worst round."""
         rates = (self.nbytes / 1e9 / seconds for seconds in (self.best, max(self.seconds)))
-        return "{:.2f} ({:.2f})".format(*rates)
+        return "{} ({})".format(*map(short, rates))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,15 +112,14 @@ class Section:
 
 
 def short(value: object) -> str:
-    """A cell's text: numbers with three digits.
+    """A cell's text: numbers with about three digits.
 
-    >>> [short(value) for value in (1.234, 43.21, 812.3, "zstd")]
-    ['1.23', '43.2', '812', 'zstd']
+    >>> [short(value) for value in (0.02345, 1.234, 43.21, 812.3, "zstd")]
+    ['0.023', '1.23', '43.2', '812', 'zstd']
     """
     if not isinstance(value, float):
         return str(value)
-    size = abs(value)
-    return f"{value:.{2 if size < 10 else 1 if size < 100 else 0}f}"
+    return f"{value:.{sum(abs(value) < limit for limit in (0.1, 10, 100))}f}"
 
 
 def to_json(sections: Sequence[Section], arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from baselines import PIPELINES
 from memory import Peak, run_watched
@@ -63,6 +64,11 @@ def run_stats(
     if not store.nbytes <= run["bytes"] <= 1.1 * store.nbytes:
         print(f"{store.name}: read {run['bytes']} bytes of {store.nbytes}", file=sys.stderr)
     return Run(run["seconds"], wall, peak)
+
+
+def seconds_of_stats(*args: Any, **kwargs: Any) -> float:
+    """What counts of `run_stats`."""
+    return run_stats(*args, **kwargs).seconds
 
 
 def environment() -> dict[str, str]:

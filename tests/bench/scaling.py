@@ -14,7 +14,7 @@ from functools import partial
 
 from baselines import reading, seconds_of
 from outcome import Rates, Section
-from running import on_cores, run_stats, take_turns
+from running import on_cores, seconds_of_stats, take_turns
 from stores import Shelf, Store, usual_nbytes
 
 DEFAULT_STORES = ("meps", "mllam-zstd", "mllam-zstd-8", "cf-lz4-8", "cf-raw")
@@ -71,4 +71,4 @@ def _run(store: Store, args: Namespace, ranks: int, cores: int) -> float:
     extra = ["--data.workers", "1", *args.stats_args]
     pipeline = args.pipelines[-1] if store.arrays else "default"
     with on_cores(_first_cores(cores)):
-        return run_stats(store, extra, ranks=ranks, pipeline=pipeline).seconds
+        return seconds_of_stats(store, extra, ranks=ranks, pipeline=pipeline)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping
@@ -10,7 +9,7 @@ from functools import partial
 
 from baselines import reading, seconds_of, xarray_dask
 from outcome import Rates, Section
-from running import run_stats, take_turns
+from running import seconds_of_stats, take_turns
 from stores import STORES, Shelf, Store, usual_nbytes
 
 OF_READING = {"zstd": 0.8, "lz4": 0.7, "raw": 0.6, "npy": 0.6}
@@ -43,19 +42,15 @@ def _rounds(store: Store, args: Namespace) -> dict[str, Rates]:
     """All contenders on one store: reading first, which brings it into the page cache."""
     pipelines = args.pipelines if store.arrays else ("default",)
     ways = pipelines if store.arrays else ("fromfile", "reused")
-    stats = partial(run_stats, store, args.stats_args, ranks=args.ranks)
-
-    def raw(how: str) -> float:
-        return seconds_of(reading, args.ranks, store, how)
-
+    raw = partial(seconds_of, reading, args.ranks, store)
+    stats = partial(seconds_of_stats, store, args.stats_args, ranks=args.ranks)
     contenders: dict[str, Callable[[], float]] = {}
     for how in ways:
         contenders[f"reading, {how}"] = partial(raw, how)
     for each in pipelines:
-        contenders[f"stats, {each}"] = lambda each=each: stats(pipeline=each).seconds
-    more = {"lags": _MORE_LAGS, "pipeline": pipelines[-1]}
-    contenders["more lags"] = lambda: stats(**more).seconds
-    contenders["dask"] = lambda: seconds_of(xarray_dask, 1, store, os.cpu_count())
+        contenders[f"stats, {each}"] = partial(stats, pipeline=each)
+    contenders["more lags"] = partial(stats, lags=_MORE_LAGS, pipeline=pipelines[-1])
+    contenders["dask"] = partial(seconds_of, xarray_dask, 1, store, args.ranks)
     raw(ways[0])
     seconds = take_turns(contenders, args.repeat, {"dask": args.dask_repeat})
     return {name: Rates(found, store.nbytes) for name, found in seconds.items()}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from baselines import one_by_one, seconds_of
 from outcome import Rates, Section
-from running import run_stats, take_turns
+from running import seconds_of_stats, take_turns
 from stores import Shelf
 
 DEFAULT_STORES = ("cf-zstd-1MB",)
@@ -30,10 +30,11 @@ def measure(shelf: Shelf, args: Namespace) -> list[Section]:
                 section.notes.append(f"{name}: files are no objects")
                 continue
             command = (str(Path(__file__).with_name("latency.py")), str(LATENCY))
-            stats = partial(run_stats, store, args.stats_args, ranks=1, command=command)
             contenders = {
                 "one by one": partial(seconds_of, one_by_one, 1, store, LATENCY),
-                "stats": lambda stats=stats: stats().seconds,
+                "stats": partial(
+                    seconds_of_stats, store, args.stats_args, ranks=1, command=command
+                ),
             }
             seconds = take_turns(contenders, args.repeat, {"one by one": 1})
             rates = {who: Rates(found, store.nbytes) for who, found in seconds.items()}
