@@ -1,6 +1,6 @@
 """What the statistics are measured against: reading alone, and xarray + dask.
 
-Both run in processes that first prepare (import, open), then start together; only what comes after
+All run in processes that first prepare (import, open), then start together; only what comes after
 counts.
 """
 
@@ -17,6 +17,11 @@ import numpy as np
 from stores import Store
 
 Work = Callable[[], object]
+# Zarr's codec pipelines: its own, and that of the package zarrs.
+PIPELINES = {
+    "default": "zarr.core.codec_pipeline.BatchedCodecPipeline",
+    "zarrs": "zarrs.ZarrsCodecPipeline",
+}
 _PIECE_BYTES = 16_000_000
 _PATIENCE = 120.0  # seconds until all processes must be ready
 
@@ -54,29 +59,31 @@ def _work(ready: Any, times: Any, prepare: Callable[..., Work], rank: int, *args
     times.put((begun, time.monotonic()))
 
 
-def reading(rank: int, ranks: int, store: Store, reuse: bool = False) -> Work:
+def reading(rank: int, ranks: int, store: Store, how: str = "default") -> Work:
     """Reads this rank's share of the fields, in order, and does nothing with them.
 
-    Zarr chunks go through zarr-python's default codec pipeline, whole rows of chunks of about 16 MB
-    a call, which is faster than one row a call where chunks are small.
+    Whole rows of zarr chunks of about 16 MB a call, which is faster than one row a call where
+    chunks are small.
 
     Args:
         rank: Which share.
         ranks: How many shares there are.
         store: The store.
-        reuse: Read `.npy` files into one small buffer over and over, not into new memory as
-            `np.fromfile` does: the least that a copy of the page cache can cost.
+        how: Of zarr stores, the codec pipeline, one of `PIPELINES`. Of `.npy` files, `fromfile`:
+            into new memory, by `np.fromfile`; or `reused`: into one small buffer over and over,
+            the least that a copy of the page cache can cost.
     """
     if store.arrays:
         import zarr
 
+        zarr.config.set({"codec_pipeline.path": PIPELINES[how]})
         group = zarr.open_group(store.path, mode="r")
         parts: list[Any] = [part for name in store.arrays for part in _rows(group[name])]
         read: Callable[[Any], object] = lambda part: part[0][part[1]]  # noqa: E731
     else:
         parts = [(file, file.stat().st_size) for file in store.files]
         buffer = memoryview(bytearray(_PIECE_BYTES))
-        read = (lambda part: _copy(part[0], buffer)) if reuse else _load
+        read = (lambda part: _copy(part[0], buffer)) if how == "reused" else _load
     mine = _share(parts, rank, ranks)
 
     def work() -> None:
@@ -87,9 +94,9 @@ def reading(rank: int, ranks: int, store: Store, reuse: bool = False) -> Work:
 
 
 def _rows(array: Any) -> Iterator[tuple[Any, slice, int]]:
-    """An array in whole rows of chunks, with their uncompressed bytes."""
+    """An array in whole rows of chunks, or of shards, with their uncompressed bytes."""
     step_nbytes = array.nbytes // array.shape[0]
-    chunk = array.chunks[0]
+    chunk = (array.shards or array.chunks)[0]
     steps = max(1, _PIECE_BYTES // (chunk * step_nbytes)) * chunk
     for first in range(0, array.shape[0], steps):
         stop = min(first + steps, array.shape[0])
@@ -114,10 +121,10 @@ def _copy(path: Path, buffer: memoryview) -> None:
             pass
 
 
-def xarray_dask(rank: int, ranks: int, store: Store, threads: int, skipna: bool) -> Work:
+def xarray_dask(rank: int, ranks: int, store: Store, threads: int) -> Work:
     """Mean and std of all fields, and of their differences at lag 1, in float64, in one graph.
 
-    With `skipna`, missing values are left out: xarray's default, and what the statistics do.
+    Missing values are left out: xarray's default, and what the statistics do.
     """
     import dask
 
@@ -130,7 +137,7 @@ def xarray_dask(rank: int, ranks: int, store: Store, threads: int, skipna: bool)
             steps = [sample.astype(np.float64).diff(along) for sample in samples]
             differences = _joined(steps, along)
             for each in (values, differences):
-                results += [each.mean(dims, skipna=skipna), each.std(dims, skipna=skipna)]
+                results += [each.mean(dims), each.std(dims)]
         with dask.config.set(scheduler="threads", num_workers=threads):
             return dask.compute(*results)
 
@@ -161,11 +168,15 @@ def _open_samples(store: Store) -> Iterator[tuple[list[str], str, list[Any]]]:
 
 
 def _open_zarr(store: Store) -> Iterator[tuple[list[str], str, list[Any]]]:
-    """Arrays chunked as they are stored."""
+    """Arrays chunked as they are stored: by shards where there are some."""
     import xarray
+    import zarr
 
-    dataset = xarray.open_zarr(store.path, chunks={})
+    dataset = xarray.open_zarr(store.path, chunks=None)
+    group = zarr.open_group(store.path, mode="r")
     for name in store.arrays:
         dims = [str(dim) for dim in dataset[name].dims]
+        sizes = group[name].shards or group[name].chunks
         kept = ("level", f"{name}_feature")
-        yield [dim for dim in dims if dim not in kept], "time", [dataset[name]]
+        chunked = dataset[name].chunk(dict(zip(dims, sizes, strict=True)))
+        yield [dim for dim in dims if dim not in kept], "time", [chunked]

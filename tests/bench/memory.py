@@ -23,6 +23,10 @@ class Peak:
     resident: int = 0
     anonymous: int = 0
 
+    def __str__(self) -> str:
+        """MB resident (anonymous)."""
+        return f"{self.resident / 1e6:.0f} ({self.anonymous / 1e6:.0f})"
+
     def __or__(self, other: Peak) -> Peak:
         return Peak(max(self.resident, other.resident), max(self.anonymous, other.anonymous))
 
