@@ -98,6 +98,8 @@ class Section:
 
     def lines(self) -> list[str]:
         """The table and the notes."""
+        if not self.rows:
+            return [self.title, *self.notes]
         columns = list(dict.fromkeys(column for row in self.rows for column in row))
         cells = [columns, *([short(row.get(c, "-")) for c in columns] for row in self.rows)]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
