@@ -10,12 +10,10 @@ import multiprocessing
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from latency import add_latency
 from stores import Store
 
 Work = Callable[[], object]
@@ -93,34 +91,6 @@ def reading(rank: int, ranks: int, store: Store, how: str = "default") -> Work:
             read(part)
 
     return work
-
-
-def one_by_one(rank: int, ranks: int, store: Store, latency: float) -> Work:
-    """Reads each chunk or shard by a call of its own, with zarr's own pipeline.
-
-    Args:
-        rank: The one process.
-        ranks: 1.
-        store: A zarr store.
-        latency: Seconds that each request takes.
-    """
-    import zarr
-
-    add_latency(latency)
-    zarr.config.set({"codec_pipeline.path": PIPELINES["default"]})
-    group = zarr.open_group(store.path, mode="r")
-
-    def work() -> None:
-        for name in store.arrays:
-            array = group[name]
-            for region in product(*map(_ranges, array.shape, array.shards or array.chunks)):
-                array[region]
-
-    return work
-
-
-def _ranges(size: int, chunk: int) -> list[slice]:
-    return [slice(first, min(first + chunk, size)) for first in range(0, size, chunk)]
 
 
 def _rows(array: Any) -> Iterator[tuple[Any, slice, int]]:

@@ -16,7 +16,6 @@ from baselines import PIPELINES
 from memory import Peak, run_watched
 from stores import Store
 
-COMMAND = ("-m", "neural_prep.cli")
 _STARTED_BY = ("RANK", "LOCAL_", "WORLD_", "MASTER_", "TORCHELASTIC_", "SLURM_", "PL_", "GROUP_")
 
 
@@ -36,7 +35,6 @@ def run_stats(
     ranks: int,
     lags: Sequence[int] = (1,),
     pipeline: str = "default",
-    command: Sequence[str] = COMMAND,
     output: Path | None = None,
 ) -> Run:
     """Runs the command on a store.
@@ -47,12 +45,11 @@ def run_stats(
         ranks: How many there are.
         lags: The differences' lags.
         pipeline: Zarr's codec pipeline, one of `PIPELINES`.
-        command: What neural-prep is, for Python.
         output: Where the results are left; unset, they are removed.
     """
     with tempfile.TemporaryDirectory() as folder:
         output = output or Path(folder)
-        args = [sys.executable, *command, "stats"]
+        args = [sys.executable, "-m", "neural_prep.cli", "stats"]
         args += ["--data.path", store.path, "--data.layout", store.layout]
         args += ["--data.split", store.split] if store.split else []
         args += ["--model.lags", str(list(lags)), "--output.dir", str(output)]

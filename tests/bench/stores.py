@@ -30,14 +30,13 @@ STORES = {
     "cf-lz4-sharded": Recipe("cf", "lz4", shard=8, one_level=True),
     "cf-raw": Recipe("cf", "raw", zarr=2),
 }
-# Chunks of about so many bytes, for memory, and objects of 1 MB, for latency.
-SPECIAL = {
+# Chunks of about so many bytes, for memory.
+LARGE = {
     "mllam-zstd-64MB": Recipe("mllam", "zstd", steps=14),
     "mllam-zstd-256MB": Recipe("mllam", "zstd", steps=56),
     "mllam-zstd-512MB": Recipe("mllam", "zstd", steps=112),
-    "cf-zstd-1MB": Recipe("cf", "zstd", one_level=True),
 }
-_RECIPES = STORES | SPECIAL
+_RECIPES = STORES | LARGE
 _CHUNKS = 6  # of a store at least: fewer would not fill what is read ahead
 _MOST = 4  # times as many bytes for that
 _FAST = 2  # times as many bytes where reading takes less than half a second for 1 GB
@@ -48,7 +47,7 @@ class Store:
     """A store that has been written.
 
     Attributes:
-        name: One of `STORES` or `SPECIAL`.
+        name: One of `STORES` or `LARGE`.
         path: Its folder.
         nbytes: Uncompressed bytes of all its fields.
         stored: Bytes of its files.

@@ -26,18 +26,14 @@ import against_neural_lam
 import footprint
 import scaling
 import speed
-import starting
-import waiting
 from outcome import Section, to_json
-from stores import SPECIAL, STORES, Shelf
+from stores import LARGE, STORES, Shelf
 
 GROUPS: dict[str, Callable[[Shelf, argparse.Namespace], list[Section]]] = {
     "speed": speed.measure,
     "ranks": scaling.measure,
     "memory": footprint.measure,
     "neural-lam": against_neural_lam.measure,
-    "latency": waiting.measure,
-    "start": starting.measure,
 }
 
 
@@ -47,7 +43,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument(
         "--stores",
         nargs="+",
-        choices=[*STORES, *SPECIAL],
+        choices=[*STORES, *LARGE],
         help="the stores that the groups go through; default: each group's own choice",
     )
     parser.add_argument(
