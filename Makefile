@@ -26,6 +26,7 @@ test: $(DEV)  ## Every test.
 lint: $(DEV)  ## Style and format of the code.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/shellcheck --exclude=SC1091 slurm/*.sbatch .ci/run
 
 types: $(DEV)  ## Static types.
 	$(BIN)/mypy

@@ -23,12 +23,14 @@ Training statistics and distributed checks for machine-learning weather predicti
 
 commands:
   stats       compute the training statistics of a store
+  plan        show what that takes, without reading data
 
 options:
   -h, --help  show this text; `neural-prep COMMAND --help` shows a command's options
   --version   show the version
 
-example:
+examples:
+  neural-prep plan --config configs/meps.yaml
   neural-prep stats --config configs/meps.yaml
 """
 
@@ -55,7 +57,8 @@ def main(args: Sequence[str] | None = None) -> int:
 
 def _stats(args: list[str]) -> NoReturn:
     leave_with_parent()
-    stop_on_signals(speak=_is_first_rank())
+    among_tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1
+    stop_on_signals(speak=_is_first_rank(), among_tasks=among_tasks)
     if sys.__stderr__ is not None:
         # A mapped file that is cut off while it is read kills without a word otherwise.
         faulthandler.enable(sys.__stderr__, all_threads=False)
@@ -73,6 +76,13 @@ def _stats(args: list[str]) -> NoReturn:
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     os._exit(status)
+
+
+def _plan(args: list[str]) -> int:
+    stop_on_signals(speak=True)
+    from neural_prep.engine.planning import run_plan
+
+    return run_plan(args)
 
 
 def _is_first_rank() -> bool:
@@ -96,7 +106,7 @@ def _keep_compiled_code() -> None:
     os.environ["NUMBA_CACHE_DIR"] = str(home)
 
 
-_COMMANDS: dict[str, Callable[[list[str]], int]] = {"stats": _stats}
+_COMMANDS: dict[str, Callable[[list[str]], int]] = {"stats": _stats, "plan": _plan}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The user's mistakes: one exception whose message is the one line that the command prints."""
+"""What ends a run with one line: the user's mistakes, and a store that cannot be read."""
 
 
 class InputError(ValueError):
@@ -7,3 +7,7 @@ class InputError(ValueError):
     The message is a single line that names the thing, what was found, what was expected and what to
     do. The command prints it without a traceback and exits with status 2.
     """
+
+
+class ReadError(Exception):
+    """Part of the store cannot be read now; the message says which. Starting again may help."""

@@ -41,16 +41,21 @@ def leave(status: int) -> NoReturn:
     os._exit(status)
 
 
-def stop_on_signals(*, speak: bool) -> None:
+def stop_on_signals(*, speak: bool, among_tasks: bool = False) -> None:
     """From now on a signal ends the process with status 75.
 
     Args:
         speak: Whether to say so: one rank does.
+        among_tasks: Whether this is one of several tasks of Slurm. SIGTERM then means that another
+            one has failed and told the user; srun's status is the highest, which shall be that
+            one's.
     """
 
     def stop(signum: int) -> None:
         if _handed_over.is_set() or not is_first_to_end():
             return
+        if among_tasks and signum == signal.SIGTERM:
+            leave(1)
         if speak:
             os.write(2, f"neural-prep: {stopped_by(signum)}\n".encode())
         leave(STOPPED)
@@ -100,6 +105,6 @@ def stopped_by(signum: int) -> str:
     """What the user is told.
 
     >>> stopped_by(15)
-    'stopped by SIGTERM; start again'
+    'stopped by SIGTERM; start again to continue'
     """
-    return f"stopped by {signal.Signals(signum).name}; start again"
+    return f"stopped by {signal.Signals(signum).name}; start again to continue"

@@ -15,6 +15,7 @@ import pytest
 pytest_plugins = ["pytester"]  # runs pytest in tests of the plugin
 
 ORACLES = Path(__file__).parent / "oracles"
+BENCH = Path(__file__).parent / "bench"
 
 
 class Traces:
@@ -55,14 +56,20 @@ def new_traces() -> type[Traces]:
     return Traces
 
 
-def _load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"oracle_{name}", ORACLES / f"{name}.py")
+def _load(name: str, folder: Path = ORACLES) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"{folder.name}_{name}", folder / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="session")
+def object_server() -> ModuleType:
+    """An object store on loopback: `serve(folder)` is a context manager."""
+    return _load("object_server", BENCH)
 
 
 @pytest.fixture(scope="session")
@@ -87,3 +94,9 @@ def kernel_twin() -> ModuleType:
 def exact() -> ModuleType:
     """Exact arithmetic: `of_values(values, age)`, `of_differences(values, age, lag)`."""
     return _load("exact")
+
+
+@pytest.fixture(scope="session")
+def archives() -> ModuleType:
+    """Writes stores of terabytes as metadata alone: `write_cf(path, ...)`, `write_mllam(...)`."""
+    return _load("archives", Path(__file__).parent / "bench")

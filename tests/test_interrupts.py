@@ -52,9 +52,21 @@ def test_a_signal_during_start_up(start, after, whole_group):
         pytest.skip("the run had ended")
     assert process.returncode == 75, err
     (said,) = [line for line in err.splitlines() if line.startswith("neural-prep: ")]
-    assert said == f"neural-prep: stopped by {'SIGINT' if whole_group else 'SIGTERM'}; start again"
+    signum = "SIGINT" if whole_group else "SIGTERM"
+    assert said == f"neural-prep: stopped by {signum}; start again to continue"
     assert time.monotonic() - begun < 5.0
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(("signum", "status"), [(signal.SIGTERM, 1), (signal.SIGUSR1, 75)])
+def test_a_signal_among_tasks_of_slurm(start, signum, status):
+    # srun sends SIGTERM where another task has failed, and returns the highest status of all.
+    process = start(SLURM_STEP_NUM_TASKS="2")
+    time.sleep(1.0)
+    process.send_signal(signum)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == status
+    assert ("neural-prep: stopped by" in err) == (signum == signal.SIGUSR1)
 
 
 def test_a_signal_while_ranks_are_waited_for(start):
@@ -64,4 +76,4 @@ def test_a_signal_while_ranks_are_waited_for(start):
     process.terminate()
     _, err = process.communicate(timeout=10)
     assert process.returncode == 75, err
-    assert err.count("neural-prep: stopped by SIGTERM; start again") == 1
+    assert err.count("neural-prep: stopped by SIGTERM; start again to continue") == 1

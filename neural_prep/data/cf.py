@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from neural_prep.data.cf_meaning import MEMBERS, find_data, is_date, is_lead, is_level, is_start
-from neural_prep.data.chunked.series import Axes
+from neural_prep.data.chunked.arrays import Axes
 from neural_prep.data.chunked.source import (
     Part,
     ZarrSource,
@@ -32,6 +32,11 @@ def recognises(path: Path) -> bool:
     )
 
 
+def holds_layout(store: ZarrStore) -> bool:
+    """Whether a zarr group that has been opened is such a store: any is."""
+    return True
+
+
 def open_source(options: StoreOptions) -> ZarrSource:
     """Opens and cuts a store.
 
@@ -39,7 +44,7 @@ def open_source(options: StoreOptions) -> ZarrSource:
         InputError: if it isn't such a store, or doesn't have what the options ask for.
     """
     _check_options(options)
-    store = open_store(options.path)
+    store = open_store(options.path, options.retries, options.storage_options, options.decoder)
     data = find_data(store)
     named = [stored for stored in data if stored.dims]
     warnings = [

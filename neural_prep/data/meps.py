@@ -21,6 +21,7 @@ from neural_prep.data.files.series import ArrayFile, FileSeries, open_file
 from neural_prep.data.names import find_names
 from neural_prep.data.source import Group, Series, StoreOptions, Variable
 from neural_prep.errors import InputError
+from neural_prep.stats.corrupt import CorruptChunk
 
 _STATIC = {  # file, its dimensions before (y, x), its variables
     "nwp_xy.npy": (("coordinate",), ("nwp_x", "nwp_y")),
@@ -39,7 +40,9 @@ class MepsSource:
     series: tuple[Series, ...]
     warnings: tuple[str, ...]
     identity: Mapping[str, object]
+    extent: Mapping[str, object]
     layout: str = "meps"
+    remote: bool = False
 
 
 def recognises(path: Path) -> bool:
@@ -60,14 +63,14 @@ def open_source(options: StoreOptions) -> MepsSource:
         )
     root = Path(options.path)
     found = find_files(root, options)
-    samples = _open_alike(found.samples, ("time", "y", "x", "feature"))
+    samples = _open_alike(found.samples, ("time", "y", "x", "feature"), "state", options)
     kept = _interior(root, samples[0]) if options.region == "interior" else None
-    grid = _Grid(samples[0], kept, options.block_bytes)
+    grid = _Grid(samples[0], kept, options)
     variables, columns = find_names(root, options).columns(samples[0].shape[3])
 
     groups, series = [_timed_group("state", variables, samples)], [grid.samples(columns, samples)]
     if found.fluxes:
-        fluxes = _open_alike(found.fluxes, ("time", "y", "x"), samples[0])
+        fluxes = _open_alike(found.fluxes, ("time", "y", "x"), "flux", options, samples[0])
         groups.append(_timed_group("flux", (Variable(FLUX, "W/m**2"),), fluxes))
         series.append(grid.fields("flux", (0,), fluxes, timed=True))
     static_variables, static_series = _open_static(root, found.waters, grid)
@@ -80,6 +83,7 @@ def open_source(options: StoreOptions) -> MepsSource:
         series=tuple(series),
         warnings=found.warnings,
         identity=_identity(options, groups, series, kept),
+        extent={"files": [(file.path.name, file.shape) for each in series for file in each.files]},
     )
 
 
@@ -90,12 +94,12 @@ class _Grid:
     Attributes:
         sample: The file whose grid all others must have.
         kept: `(y * x,)`: which points are used; None: all.
-        block_bytes: Uncompressed bytes that a block aims at.
+        options: What was asked for.
     """
 
     sample: ArrayFile
     kept: NDArray[np.bool_] | None
-    block_bytes: int
+    options: StoreOptions
 
     @property
     def points(self) -> int:
@@ -121,7 +125,10 @@ class _Grid:
         *,
         timed: bool,
     ) -> FileSeries:
-        return FileSeries(group, columns, tuple(files), shape, timed, self.kept, self.block_bytes)
+        block_bytes, retries = self.options.block_bytes, self.options.retries
+        return FileSeries(
+            group, columns, tuple(files), shape, timed, self.kept, block_bytes, retries
+        )
 
 
 def _check_grid(field: ArrayFile, sample: ArrayFile) -> None:
@@ -138,13 +145,26 @@ def _check_grid(field: ArrayFile, sample: ArrayFile) -> None:
 
 
 def _open_alike(
-    files: Sequence[NamedFile], dims: Sequence[str], sample: ArrayFile | None = None
+    files: Sequence[NamedFile],
+    dims: Sequence[str],
+    group: str,
+    options: StoreOptions,
+    sample: ArrayFile | None = None,
 ) -> list[ArrayFile]:
     """Opens files of one kind: they have one type, and one shape but for the number of steps.
 
     Fields besides have the grid of a `sample`.
     """
-    opened = [open_file(file.path, dims, f"analysis {file.analysis}") for file in files]
+    opened = [
+        open_file(
+            file.path,
+            dims,
+            f"analysis {file.analysis}",
+            retries=options.retries,
+            if_cut_off=_entry(file, group, options) if options.corrupt == "missing" else None,
+        )
+        for file in files
+    ]
     if sample is not None:
         for file in opened:
             _check_grid(file, sample)
@@ -157,6 +177,14 @@ def _open_alike(
                 "number of steps: write one of them again or remove it"
             )
     return opened
+
+
+def _entry(file: NamedFile, group: str, options: StoreOptions) -> CorruptChunk:
+    """What the result says of a file that is cut off and counts as missing."""
+    analysis = file.analysis
+    time = f"{analysis[:4]}-{analysis[4:6]}-{analysis[6:8]}T{analysis[8:]}:00"
+    key = file.path.relative_to(Path(options.path)).as_posix()
+    return CorruptChunk(group, key, time, time)
 
 
 def _timed_group(name: str, variables: tuple[Variable, ...], files: Sequence[ArrayFile]) -> Group:
@@ -194,7 +222,7 @@ def _open_static(
     variables: list[Variable] = []
     series = []
     if waters:
-        files = _open_alike(waters, ("y", "x"), grid.sample)
+        files = _open_alike(waters, ("y", "x"), "static", grid.options, grid.sample)
         variables.append(Variable(WATER))
         series.append(grid.fields("static", (0,), files, timed=False))
     for name, path in _static_files(root).items():
@@ -226,13 +254,15 @@ def _identity(
     series: Sequence[FileSeries],
     kept: NDArray[np.bool_] | None,
 ) -> Mapping[str, object]:
-    files = [(file.path.name, file.shape, file.dtype.str) for each in series for file in each.files]
     return {
         "split": options.split,
         "start": options.start,
         "end": options.end,
-        "region": options.region if kept is None else hashlib.sha256(kept.tobytes()).hexdigest(),
-        "variables": {group.name: [each.name for each in group.variables] for group in groups},
+        "region": options.region,
+        "interior": None if kept is None else hashlib.sha256(kept.tobytes()).hexdigest(),
+        "names": {group.name: [each.name for each in group.variables] for group in groups},
         "columns": [each.columns for each in series],
-        "files": files,
+        "shapes": [each.shape for each in series],
+        "dtypes": [each.files[0].dtype.str for each in series],
+        "grid": series[0].files[0].shape[1:3],
     }

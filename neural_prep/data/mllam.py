@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from neural_prep.data.chunked.series import Axes
+from neural_prep.data.chunked.arrays import Axes
 from neural_prep.data.chunked.source import (
     Part,
     ZarrSource,
@@ -27,9 +27,12 @@ _ANALYSIS, _ELAPSED = "analysis_time", "elapsed_forecast_duration"
 
 def recognises(path: Path) -> bool:
     """Whether `path` is a zarr group with a `state` array that has features."""
-    if not is_group(path) or not (path / "state").is_dir():
-        return False
-    arrays = open_store(str(path)).arrays
+    return is_group(path) and (path / "state").is_dir() and holds_layout(open_store(str(path)))
+
+
+def holds_layout(store: ZarrStore) -> bool:
+    """Whether a zarr group that has been opened has a `state` array with features."""
+    arrays = store.arrays
     return "state" in arrays and (
         "state_feature" in arrays or "state_feature" in arrays["state"].dims
     )
@@ -43,7 +46,7 @@ def open_source(options: StoreOptions) -> ZarrSource:
     """
     if options.region != "all":
         raise InputError("data.region: interior needs the MEPS layout's border mask; use all")
-    store = open_store(options.path)
+    store = open_store(options.path, options.retries, options.storage_options, options.decoder)
     if "state" not in store.arrays:
         raise InputError(f"{store.path} has no array state, but {', '.join(store.arrays)}")
     start, end = _bounds(store, options)

@@ -5,12 +5,17 @@ Legend: T steps, O outer variables, N grid points, I inner variables (variable =
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from neural_prep.data.retry import RETRIES
+from neural_prep.stats.corrupt import CorruptChunk
+
+Decoder = Literal["auto", "zarr", "zarrs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +23,7 @@ class StoreOptions:
     """Which store, and which part of it, a source is opened on.
 
     Attributes:
-        path: The store's folder.
+        path: The store's folder or URL.
         split: Name of the store's own split, or None for the whole time line.
         start: First time that is used (inclusive, ISO 8601; a date means its first moment).
         end: Last time that is used (inclusive, ISO 8601; a date means its last moment).
@@ -28,6 +33,10 @@ class StoreOptions:
         drop: Indices of features that are left out.
         region: `interior` leaves out the points of the border mask.
         block_bytes: Uncompressed bytes that a block aims at.
+        retries: How often what fails for the moment is read again.
+        corrupt: What a chunk or file that cannot be decoded does: `fail`, or count as `missing`.
+        storage_options: How a URL's store is reached.
+        decoder: Who decodes chunks: zarr-python, zarrs, or `auto` for the fastest.
     """
 
     path: str
@@ -39,6 +48,10 @@ class StoreOptions:
     drop: tuple[int, ...] | None = None
     region: Literal["all", "interior"] = "all"
     block_bytes: int = 64_000_000
+    retries: int = RETRIES
+    corrupt: Literal["fail", "missing"] = "fail"
+    storage_options: Mapping[str, Any] | None = None
+    decoder: Decoder = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +111,37 @@ class Piece:
             stored (packed) values, with NaN for every missing one.
         age: `(T,)` int64: steps of the same trajectory before this one (0: its first); -1: not
             selected, skip it.
+        corrupt: Chunks that could not be decoded, whose values are all missing.
     """
 
     span: Span
     values: NDArray[np.floating]
     age: NDArray[np.int64]
+    corrupt: tuple[CorruptChunk, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What reading a series takes, known before anything is read.
+
+    Attributes:
+        objects: Chunks, shards or files that hold its blocks.
+        pieces: Pieces of each block, `(blocks,)`, without the one of a lag's earlier steps.
+        again: Uncompressed bytes of the earlier steps that each block's lags need, `(blocks,)`:
+            they are read again unless the predecessor has just been read.
+        apart: How many blocks after its predecessor each block comes.
+        growth: Bytes in memory for each byte stored.
+        piece_nbytes: Bytes in memory of the largest piece.
+        step_nbytes: Bytes in memory of one step with all parts of its grid.
+    """
+
+    objects: int
+    pieces: NDArray[np.int64]
+    again: NDArray[np.int64]
+    apart: int
+    growth: int
+    piece_nbytes: int
+    step_nbytes: int
 
 
 class Series(Protocol):
@@ -146,12 +185,36 @@ class Series(Protocol):
         """
         ...
 
+    def outline(self, *, lag: int, piece_steps: int | None) -> Outline:
+        """What reading all blocks takes; arguments as in `spans`."""
+        ...
+
     def read(self, span: Span) -> Piece:
-        """Reads one span. Safe to call from several threads at once."""
+        """Reads one span. Safe to call from several threads at once.
+
+        Raises:
+            InputError: if its bytes are damaged, or will never be had.
+            ReadError: if they cannot be had now, though it was tried several times.
+        """
         ...
 
     def place(self, span: Span, step: int) -> str:
         """File (or array) and time of the span's `step`-th step, for messages."""
+        ...
+
+    def describe(self, block: int, lag: int) -> bytes:
+        """What metadata say of a block and of the `lag` steps before it, `Source.identity` apart.
+
+        Its steps' positions, ages and times, or its files' names and shapes: the same bytes while
+        the block has the same values.
+        """
+        ...
+
+    def paths(self, block: int, lag: int) -> Iterable[str]:
+        """Paths of the local files that hold a block and the `lag` steps before it, in order.
+
+        A file may be absent, where that means something. None where the store is remote.
+        """
         ...
 
 
@@ -166,6 +229,11 @@ class Source(Protocol):
     @property
     def layout(self) -> str:
         """The layout's name."""
+        ...
+
+    @property
+    def remote(self) -> bool:
+        """Whether each read waits for a server far away, so that many are needed at once."""
         ...
 
     @property
@@ -185,5 +253,14 @@ class Source(Protocol):
 
     @property
     def identity(self) -> Mapping[str, object]:
-        """Metadata that decides which values are read, as JSON: the fingerprint covers it."""
+        """Metadata that decide which values are read, as JSON, less `extent`.
+
+        What was asked for is under the option's name in `StoreOptions`. Of stores with the same
+        identity `Series.describe` tells whether a block is the same.
+        """
+        ...
+
+    @property
+    def extent(self) -> Mapping[str, object]:
+        """The same of what changes when a store grows at its end: lengths, times, files."""
         ...

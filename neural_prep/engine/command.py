@@ -28,7 +28,6 @@ from neural_prep.engine.module import StatsModule
 from neural_prep.engine.peers import PeerFailedError
 from neural_prep.engine.plan import Plan
 from neural_prep.engine.progress import ReadingProgress
-from neural_prep.engine.reading import ReadError
 from neural_prep.engine.report import show
 from neural_prep.engine.result import (
     OutputOptions,
@@ -39,7 +38,7 @@ from neural_prep.engine.result import (
 )
 from neural_prep.engine.stopping import DONE, StopEverywhere, StoppedError, status_of
 from neural_prep.engine.trainer import StatsTrainer, check_flags, check_world, launcher_flags
-from neural_prep.errors import InputError
+from neural_prep.errors import InputError, ReadError
 from neural_prep.interrupts import SIGNALS, STOPPED, is_first_to_end
 from neural_prep.stats.accumulate import warm_up
 from neural_prep.stats.statistics import RunInfo, Statistics
@@ -73,6 +72,7 @@ class StatsCLI(LightningCLI):
     datamodule: StatsDataModule
     model: StatsModule
     trainer: StatsTrainer
+    has_looked = False  # whether files have been opened, which ranks may see differently
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
@@ -113,13 +113,14 @@ class StatsCLI(LightningCLI):
 
     def before_stats(self) -> None:
         """Checks all that can be checked before a rank reads."""
+        check_world(self.trainer)
+        self.has_looked = True
         self.stopping = StopEverywhere()
         self.trainer.callbacks += [self.stopping, ReadingProgress()]  # type: ignore[attr-defined]
         self.output: OutputOptions = self._get(self.config_init, "output")
         self.options = FormatOptions(self.model.parameter_weights)
         plan = self.datamodule.open(self.model.lags)
         check_output(self.output, plan, self.options)
-        check_world(self.trainer)
         self.model.journal = self._open_journal(plan)
         for line in plan.source.warnings:
             _log.warning("warning: %s", line)
@@ -133,24 +134,29 @@ class StatsCLI(LightningCLI):
         _compile()
 
     def _open_journal(self, plan: Plan) -> Journal:
-        """Finds what an earlier start has finished."""
+        """Opens the journal, in which rank 0 finds what earlier starts have finished."""
         shapes = [plan.record_shape(series) for series in range(len(plan.source.series))]
-        journal = Journal(self.output.directory / "journal", plan.covered("cpu"), shapes)
-        if _own_rank() == 0:
-            journal.lock()
+        journal = Journal(
+            self.output.directory / "journal",
+            plan.covered("cpu"),
+            shapes,
+            plan.lengths,
+            keep=self.output.keep_blocks,
+            required=self.output.resume == "require",
+        )
+        if _own_rank():
+            return journal  # rank 0 will tell what it has found
+        journal.lock()
         if self.output.resume == "never":
-            if _own_rank() == 0:
-                journal.discard()
-            return journal
-        done = journal.find()
-        if not done and self.output.resume == "require":
+            journal.discard()
+        found = journal.find()
+        if journal.required and not found.blocks:
             raise InputError(
                 f"output.resume: require, but {journal.folder} holds no finished block; "
                 "leave it out to begin anew"
             )
-        if done:
-            self.datamodule.leave_out(done)
-            _log.info("resuming: %d of %s done", len(done), _count(plan.blocks, "block"))
+        for line in found.damaged:
+            _log.warning("warning: %s; the blocks behind it are read again", line)
         return journal
 
     def after_stats(self) -> None:
@@ -170,10 +176,11 @@ class StatsCLI(LightningCLI):
             split=self.datamodule.split,
             run=run,
             device="cpu",
+            corrupt=self.model.corrupt,
         )
         paths = write_result(statistics, self.output, self.options)
         if self.model.journal is not None:
-            self.model.journal.remove()
+            self.model.journal.finish()
         _show(statistics)
         _log.info(
             "wrote %s in %s from %s in %.2f s (%s/s)",
@@ -214,7 +221,9 @@ def _run(args: Sequence[str]) -> int:
     except BaseException as error:
         stopping: StopEverywhere | None = getattr(cli, "stopping", None)
         cause = None if stopping is None else stopping.cause
-        status = _report(cause or error, early=cause is None)
+        progress = "" if stopping is None else stopping.progress
+        looked = cli.has_looked or isinstance(error.__cause__, OSError)
+        status = _report(cause or error, early=cause is None, shared=not looked, progress=progress)
         trainer: StatsTrainer | None = getattr(cli, "trainer", None)
         if trainer is not None and isinstance(trainer.strategy.launcher, RankLauncher):
             trainer.strategy.launcher.end_all()
@@ -222,7 +231,7 @@ def _run(args: Sequence[str]) -> int:
     return DONE
 
 
-def _report(error: BaseException, *, early: bool) -> int:
+def _report(error: BaseException, *, early: bool, shared: bool, progress: str) -> int:
     """Tells the user once what ended the run, and returns the exit status.
 
     A signal may come to all ranks, or to one that ends the others by signals: rank 0 tells of it.
@@ -230,6 +239,8 @@ def _report(error: BaseException, *, early: bool) -> int:
     Args:
         error: What ended it.
         early: Whether it did so before ranks could tell one another.
+        shared: Whether it was found in the arguments alone, by all ranks alike.
+        progress: How far all ranks were.
     """
     if isinstance(error, MisconfigurationException):
         error = InputError(str(error))
@@ -242,10 +253,13 @@ def _report(error: BaseException, *, early: bool) -> int:
         return status
     if early and _own_rank():
         time.sleep(_TURN)  # rank 0 finds the same, and whoever started us ends us meanwhile
+        if shared:
+            return status
     if not is_first_to_end():
         return status
     if isinstance(error, _PLAIN):
-        sys.stderr.write(f"neural-prep: {' '.join(str(error).split())}\n")
+        told = f" ({progress})" if status == STOPPED and progress else ""
+        sys.stderr.write(f"neural-prep: {' '.join(str(error).split())}{told}\n")
     else:
         traceback.print_exception(error)
     return status

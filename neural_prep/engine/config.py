@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from lightning.pytorch.cli import LightningArgumentParser
+from jsonargparse import ArgumentParser
 
 from neural_prep.errors import InputError
 
@@ -38,22 +38,29 @@ _StrictLoader.yaml_implicit_resolvers = {
 }
 
 
-def known_keys(parser: LightningArgumentParser) -> set[str]:
+def known_keys(parser: ArgumentParser) -> set[str]:
     """Every key of a section, dotted, and the keys that stand outside sections."""
     names = {action.dest for action in parser._actions if "+" not in action.dest}
     dotted = {name for name in names if "." in name and not name.endswith(".help")}
     return dotted | {"seed_everything"}
 
 
-def check_arguments(args: Sequence[str], known: Collection[str]) -> list[str]:
+def check_arguments(
+    args: Sequence[str], known: Collection[str], ignored: Collection[str] = ()
+) -> list[str]:
     """The arguments with each file, `--config FILE` or `--data FILE`, replaced by its content.
+
+    Args:
+        args: The arguments.
+        known: Every key that may be set, dotted, such as `data.path`.
+        ignored: Sections, and keys outside of sections, of which unknown ones are left out.
 
     Raises:
         InputError: if a file is wrong, or an option unknown.
     """
     sections = {key.split(".")[0] for key in known if "." in key}
     replaced: list[str] = []
-    rest = iter(args)
+    rest = iter(_without(args, known, ignored))
     for arg in rest:
         name, equals, value = arg.partition("=")
         if arg.startswith("-c") and not equals and len(arg) > 2:
@@ -67,9 +74,36 @@ def check_arguments(args: Sequence[str], known: Collection[str]) -> list[str]:
         value = value if equals else next(rest, "--")
         if value.startswith("--"):
             raise InputError(f"{name}: the file after it is missing")
-        content = read_config(value, known) if key == "config" else _read_section(value, known, key)
+        if key == "config":
+            content = read_config(value, known, ignored)
+        else:
+            content = _read_section(value, known, key, ignored)
         replaced += [f"--{key}", content]
     return replaced
+
+
+def _without(args: Sequence[str], known: Collection[str], ignored: Collection[str]) -> list[str]:
+    """The arguments less ignored options and their values.
+
+    >>> _without(["--trainer.logger", "x", "--data.path", "y"], ["data.path"], ["trainer"])
+    ['--data.path', 'y']
+    """
+    kept: list[str] = []
+    dropping = False  # the value of an option that is ignored
+    for arg in args:
+        name, equals, _ = arg.partition("=")
+        if name.startswith("--"):
+            key = name.removeprefix("--").removesuffix("+")
+            section = any(other.startswith(f"{key}.") for other in known)
+            drop = key.split(".")[0] in ignored and key not in known and not section
+            dropping = drop and not equals
+            if not drop:
+                kept.append(arg)
+        elif dropping:
+            dropping = False
+        else:
+            kept.append(arg)
+    return kept
 
 
 def _is_unknown(name: str, known: Collection[str]) -> bool:
@@ -80,12 +114,13 @@ def _is_unknown(name: str, known: Collection[str]) -> bool:
     return not section and not any(name == key or name.startswith(f"{key}.") for key in known)
 
 
-def read_config(path: str, known: Collection[str]) -> str:
+def read_config(path: str, known: Collection[str], ignored: Collection[str] = ()) -> str:
     """The file's content, checked, as YAML in which empty sections are left out.
 
     Args:
         path: The file.
         known: Every key that may be set, dotted, such as `data.path`.
+        ignored: Sections, and keys outside of sections, of which unknown ones are left out.
 
     Raises:
         InputError: if the file cannot be read, or has an unknown or a repeated key.
@@ -97,17 +132,34 @@ def read_config(path: str, known: Collection[str]) -> str:
             f"--config: {path} holds {type(content).__name__}, not sections; expected trainer:, "
             "model:, data: and output:"
         )
+    content = _known_ones(content, known, ignored)
     _check_keys(content, known, path)
     return _dump({section: _without_empty(value) for section, value in content.items()})
 
 
-def _read_section(path: str, known: Collection[str], section: str) -> str:
+def _read_section(path: str, known: Collection[str], section: str, ignored: Collection[str]) -> str:
     """The same for a file that holds one section; what is no file is the section itself."""
     if not Path(path).is_file():
         return "{}" if path == "null" else path
-    content = {section: _load(path, f"--{section}")}
+    content = _known_ones({section: _load(path, f"--{section}")}, known, ignored)
     _check_keys(content, known, path)
     return _dump(_without_empty(content[section]))
+
+
+def _known_ones(
+    content: dict[Any, Any], known: Collection[str], ignored: Collection[str]
+) -> dict[Any, Any]:
+    """The content less unknown keys of ignored sections, and ignored sections without keys."""
+    sections = {name.split(".")[0] for name in known if "." in name}
+    kept = {}
+    for section, value in content.items():
+        if section not in ignored:
+            kept[section] = value
+        elif section in sections:
+            keys = value.items() if isinstance(value, dict) else ()
+            known_values = {key: each for key, each in keys if f"{section}.{key}" in known}
+            kept[section] = known_values if isinstance(value, dict) else value
+    return kept
 
 
 def _load(path: str, option: str) -> Any:

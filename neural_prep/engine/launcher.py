@@ -87,12 +87,15 @@ class RankLauncher(_SubprocessScriptLauncher):
         if code < 0:
             name = signal.Signals(-code).name
             sys.stderr.write(
-                f"neural-prep: rank {rank} was killed by {name}{_HINTS.get(name, '')}\n"
+                f"neural-prep: rank {rank} was killed by {name}{_HINTS.get(name, '')}; "
+                "start again to continue\n"
             )
             self.end_all(signal.SIGKILL)  # quietly: they have nothing to add
             os._exit(128 - code)
         time.sleep(_POLL if code == STOPPED and is_starting() else _GRACE)
         if code == STOPPED and is_first_to_end():
-            sys.stderr.write(f"neural-prep: rank {rank} was stopped by a signal; start again\n")
+            sys.stderr.write(
+                f"neural-prep: rank {rank} was stopped by a signal; start again to continue\n"
+            )
         self.end_all()
         os._exit(code)

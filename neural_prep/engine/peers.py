@@ -7,10 +7,9 @@ while it waits. A process on its own has a store of its own.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch.distributed as dist
 from torch.distributed import DistError, HashStore, PrefixStore, Store, distributed_c10d  # type: ignore[attr-defined]
@@ -19,8 +18,9 @@ from neural_prep.interrupts import leave
 
 _POLL = 0.2  # seconds
 _GRACE = 4.0  # seconds that a rank has to end by itself once another has failed
-_FAILED, _BYTES = "failed", "bytes"
-_LOST = "the connection to another rank is lost: it was killed, or its node is gone"
+_MESSAGE = 4_000_000  # bytes; torch's server refuses more than 8 MiB at once
+_FAILED, _BYTES, _BLOCKS, _LINES = "failed", "bytes", "blocks", "lines"
+LOST = "the connection to another rank is lost: it was killed, or its node is gone"
 
 
 class PeerFailedError(Exception):
@@ -35,6 +35,12 @@ class PeerFailedError(Exception):
         self.note = note
 
 
+def is_lost(error: BaseException) -> bool:
+    """Whether an error means that a peer is gone."""
+    lost = isinstance(error, DistError) or "by peer" in str(error)
+    return isinstance(error, RuntimeError) and lost
+
+
 class Peers:
     """This rank's view of all ranks, kept up to date by a thread from `start` to `stop`."""
 
@@ -43,13 +49,16 @@ class Peers:
             self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
             # There is no public way to a group's store; a clone has a connection of its own.
             store = distributed_c10d._get_default_store().clone()  # type: ignore[attr-defined]
-            self._store: Store = PrefixStore("neural-prep", store)
+            # Ranks may run the job more than once with the same store.
+            run = (store.add("neural-prep", 1) - 1) // self.ranks
+            self._store: Store = PrefixStore(f"neural-prep/{run}", store)
         else:
             self.rank, self.ranks = 0, 1
             self._store = HashStore()
         self.total_bytes = 0
-        self._own_bytes = 0
-        self._sent_bytes = 0
+        self.total_blocks = 0
+        self._own = {_BYTES: 0, _BLOCKS: 0}
+        self._sent = {_BYTES: 0, _BLOCKS: 0}
         self._sending = threading.Lock()
         self._failure: PeerFailedError | None = None
         self._stopped = threading.Event()
@@ -76,17 +85,57 @@ class Peers:
 
     def explain(self, error: BaseException) -> BaseException:
         """What really happened where a collective failed: a peer that failed, or was killed."""
-        lost = isinstance(error, DistError) or "by peer" in str(error)
-        if not (isinstance(error, RuntimeError) and lost):
+        if not is_lost(error):
             return error
         deadline = time.monotonic() + 1.0  # a peer's word may be on its way
         while self._failure is None and time.monotonic() < deadline:
             time.sleep(_POLL / 4)
-        return self._failure or PeerFailedError(1, _LOST)
+        return self._failure or PeerFailedError(1, LOST)
 
     def add_bytes(self, nbytes: int) -> None:
         """Counts bytes that this rank has read, for everybody's progress."""
-        self._own_bytes += nbytes
+        self._own[_BYTES] += nbytes
+
+    def add_block(self) -> None:
+        """Counts a block that this rank has finished."""
+        self._own[_BLOCKS] += 1
+
+    def count(self, what: str, number: int = 0) -> int:
+        """Adds to a number that all ranks share, and returns it."""
+        return int(self._store.add(what, number))
+
+    def tell(self, what: str, content: bytes) -> None:
+        """Says something to all ranks, once."""
+        parts = range(0, len(content), _MESSAGE)
+        for part in parts:
+            # Its stub knows text alone.
+            self._store.set(f"{what}/{part}", content[part : part + _MESSAGE])  # type: ignore[arg-type]
+        self._store.set(what, str(len(content)))
+
+    def hear(self, what: str, idle: Callable[[], None]) -> bytes:
+        """What a rank tells, waiting for it as `wait_for_all` does.
+
+        Raises:
+            PeerFailedError: if a peer has failed.
+        """
+        while not self._store.check([what]):
+            self.check()
+            idle()
+            time.sleep(0.01)
+        parts = range(0, int(self._store.get(what)), _MESSAGE)
+        return b"".join(self._store.get(f"{what}/{part}") for part in parts)
+
+    def share(self, lines: Sequence[str]) -> None:
+        """Tells all ranks some lines; they are there once all have met after it."""
+        if lines:
+            text = "".join(f"{line}\n" for line in lines)
+            self._store.append(_LINES, text)  # type: ignore[attr-defined]
+
+    def shared(self) -> list[str]:
+        """The lines of all ranks, in any order."""
+        if not self._store.check([_LINES]):
+            return []
+        return self._store.get(_LINES).decode().splitlines()
 
     def fail(self, status: int, note: str = "") -> PeerFailedError | None:
         """Says that this rank has failed.
@@ -99,14 +148,20 @@ class Peers:
             What a peer has said before; None where this rank is the first.
         """
         failure = None
-        with contextlib.suppress(RuntimeError):
+        try:
             said = self._store.compare_set(_FAILED, "", f"{self.rank}:{status}:{note}")
             if int(said.split(b":")[0]) != self.rank:
                 failure = _read(said)
-            elif self.rank == 0 and self.ranks > 1:
-                time.sleep(4 * _POLL)  # the store may go with this process: let peers read it
+            self.linger()
+        except RuntimeError:  # it is gone, but may have been read before
+            failure = self._failure
         self._stopped.set()
         return failure
+
+    def linger(self) -> None:
+        """Lets peers read of a failure before this rank ends: the store may go with its process."""
+        if self.rank == 0 and self.ranks > 1:
+            time.sleep(4 * _POLL)
 
     def wait_for_all(self, where: str, idle: Callable[[], None]) -> None:
         """Waits until every rank is here, polling: a failure or a signal still ends this rank.
@@ -118,30 +173,34 @@ class Peers:
         Raises:
             PeerFailedError: if a peer has failed.
         """
-        self._flush_bytes()
+        self.flush()
         self._store.add(where, 1)
         while self._store.add(where, 0) < self.ranks:
             self.check()
             idle()
             time.sleep(0.01)
-        self._flush_bytes()
+        self.flush()
 
-    def _flush_bytes(self) -> None:
+    def flush(self) -> None:
+        """Adds what this rank has counted to all ranks' totals, and takes those in."""
         with self._sending:
-            added = self._own_bytes - self._sent_bytes
-            self._sent_bytes += added
-            self.total_bytes = self._store.add(_BYTES, added)
+            totals = {}
+            for what, number in self._own.items():
+                added = number - self._sent[what]
+                self._sent[what] += added
+                totals[what] = self._store.add(what, added)
+            self.total_bytes, self.total_blocks = totals[_BYTES], totals[_BLOCKS]
 
     def _watch(self) -> None:
         while not self._stopped.wait(_POLL):
             try:
-                self._flush_bytes()
+                self.flush()
                 if self._store.check([_FAILED]):
                     self._failure = _read(self._store.get(_FAILED))
             except RuntimeError:
                 if self._stopped.is_set():
                     return
-                self._failure = PeerFailedError(1, _LOST)
+                self._failure = PeerFailedError(1, LOST)
             if self._failure is not None:
                 self._leave_after(_GRACE, self._failure)
                 return

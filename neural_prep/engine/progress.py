@@ -51,7 +51,7 @@ class ReadingProgress(Callback):
         """Moves the bar, or writes a line when it is time."""
         if not trainer.is_global_zero or not self._begun:
             return
-        read, before = module.peers.total_bytes, module.plan.done_nbytes
+        read, before = module.peers.total_bytes, module.resumed.nbytes
         if self._bar is not None:
             self._bar.update(self._task, completed=before + read)
         elif time.monotonic() - self._shown >= _EVERY:

@@ -9,31 +9,14 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal
 
-from rich import box
-from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from neural_prep.engine.tables import Column, cells, make_table
 from neural_prep.stats.review import warnings_of
 from neural_prep.stats.statistics import GroupStatistics, Statistics
-
-_GAP = 2
-"""Blank cells between two columns."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Column:
-    header: str
-    cells: tuple[str, ...]
-    justify: Literal["left", "right"] = "right"
-
-    @property
-    def width(self) -> int:
-        return max(cell_len(line) for line in (*self.header.split("\n"), *self.cells))
 
 
 def show(statistics: Statistics, console: Console | None = None) -> None:
@@ -72,65 +55,43 @@ def _title(group: GroupStatistics) -> Text:
 
 
 def _tables(group: GroupStatistics, width: int) -> Iterator[Table]:
-    names = _Column("variable", group.variables, "left")
+    names = Column("variable", group.variables, "left")
     for columns in _pages(_counts(group), _numbers(group), width - names.width):
-        yield _table([names, *columns])
+        yield make_table([names, *columns])
 
 
-def _counts(group: GroupStatistics) -> list[_Column]:
+def _counts(group: GroupStatistics) -> list[Column]:
     return [
-        _Column("unit", tuple(unit or "" for unit in group.units), "left"),
-        _Column("count", tuple(f"{count:,}" for count in group.values.count.tolist())),
-        _Column("missing", tuple(f"{count:,}" for count in group.values.missing.tolist())),
+        Column("unit", tuple(unit or "" for unit in group.units), "left"),
+        Column("count", tuple(f"{count:,}" for count in group.values.count.tolist())),
+        Column("missing", tuple(f"{count:,}" for count in group.values.missing.tolist())),
     ]
 
 
-def _numbers(group: GroupStatistics) -> list[_Column]:
+def _numbers(group: GroupStatistics) -> list[Column]:
     headers = ["mean", "std", *(f"diff std\nlag {lag}" for lag, _ in group.differences)]
     arrays = [group.values.mean, group.values.std, *(pairs.std for _, pairs in group.differences)]
     return [
-        _Column(header, tuple(map(format_number, array.tolist())))
+        Column(header, tuple(map(format_number, array.tolist())))
         for header, array in zip(headers, arrays, strict=True)
     ]
 
 
-def _pages(counts: list[_Column], numbers: list[_Column], room: int) -> Iterator[Sequence[_Column]]:
+def _pages(counts: list[Column], numbers: list[Column], room: int) -> Iterator[Sequence[Column]]:
     """The columns in order: in one page where `room` cells are enough, else the counts first."""
-    if _cells(counts + numbers) <= room:
+    if cells(counts + numbers) <= room:
         yield counts + numbers
         return
     yield from _filled_pages(counts, room)
     yield from _filled_pages(numbers, room)
 
 
-def _filled_pages(columns: Sequence[_Column], room: int) -> Iterator[Sequence[_Column]]:
+def _filled_pages(columns: Sequence[Column], room: int) -> Iterator[Sequence[Column]]:
     """As many columns at a time as fit into `room` cells, and at least one."""
-    page: list[_Column] = []
+    page: list[Column] = []
     for column in columns:
-        if page and _cells([*page, column]) > room:
+        if page and cells([*page, column]) > room:
             yield page
             page = []
         page.append(column)
     yield page
-
-
-def _cells(columns: Sequence[_Column]) -> int:
-    """Width of columns that stand to the right of another one."""
-    return sum(_GAP + column.width for column in columns)
-
-
-def _table(columns: Sequence[_Column]) -> Table:
-    """A table in its natural width, even where the console is narrower."""
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, 0, 0, _GAP - 1),  # the box adds one cell
-        width=_cells(columns) - _GAP,
-    )
-    for column in columns:
-        header = Text(column.header)
-        table.add_column(header, justify=column.justify, no_wrap=True, vertical="bottom")
-    for row in zip(*(column.cells for column in columns), strict=True):
-        table.add_row(*map(Text, row))  # as text: a unit such as [m] is no markup
-    return table

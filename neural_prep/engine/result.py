@@ -14,6 +14,7 @@ import numpy as np
 from neural_prep.data.source import Group
 from neural_prep.engine.plan import Plan
 from neural_prep.errors import InputError
+from neural_prep.stats.corrupt import CorruptChunk
 from neural_prep.stats.moments import Record, empty
 from neural_prep.stats.statistics import (
     GroupStatistics,
@@ -37,11 +38,14 @@ class OutputOptions:
         formats: Formats besides `json`, which is always written: `neural_lam`.
         resume: What happens to blocks that an earlier, stopped run has finished: `auto` goes on
             from them, `never` drops them, `require` fails where there are none.
+        keep_blocks: Whether finished blocks stay when the result is written, so that a run on the
+            store once it has grown at its end reads what is new.
     """
 
     dir: str | None = None
     formats: list[str] = field(default_factory=lambda: [ALWAYS])
     resume: Literal["auto", "never", "require"] = "auto"
+    keep_blocks: bool = False
 
     @property
     def directory(self) -> Path:
@@ -92,7 +96,13 @@ def check_output(output: OutputOptions, plan: Plan, options: FormatOptions) -> N
 
 
 def assemble(
-    plan: Plan, records: Sequence[Record], *, split: str | None, run: RunInfo, device: str
+    plan: Plan,
+    records: Sequence[Record],
+    *,
+    split: str | None,
+    run: RunInfo,
+    device: str,
+    corrupt: Sequence[CorruptChunk] = (),
 ) -> Statistics:
     """The result of a whole run.
 
@@ -102,6 +112,7 @@ def assemble(
         split: The split that was read.
         run: How it was read.
         device: Kind of device that the arithmetic ran on.
+        corrupt: Chunks that could not be decoded and counted as missing, in any order.
     """
     source = plan.source
     first = source.groups[0]
@@ -113,10 +124,15 @@ def assemble(
             steps=first.steps,
             trajectories=first.trajectories,
             fingerprint=plan.fingerprint(device),
+            corrupt=tuple(sorted(corrupt, key=_order)),
         ),
         run=run,
         groups=tuple(_summarise(plan, group, records) for group in source.groups),
     )
+
+
+def _order(chunk: CorruptChunk) -> tuple[str, str, str]:
+    return chunk.array, chunk.first or "", chunk.chunk
 
 
 def _summarise(plan: Plan, group: Group, records: Sequence[Record]) -> GroupStatistics:

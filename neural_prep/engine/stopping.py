@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import sys
+import threading
 from types import FrameType
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from neural_prep.engine.module import StatsModule
-from neural_prep.engine.peers import PeerFailedError
+from neural_prep.engine.peers import LOST, PeerFailedError, Peers, is_lost
 from neural_prep.errors import InputError
-from neural_prep.interrupts import SIGNALS, STOPPED, hand_over, leave, stopped_by
+from neural_prep.interrupts import (
+    SIGNALS,
+    STOPPED,
+    hand_over,
+    is_first_to_end,
+    leave,
+    stopped_by,
+)
 
 DONE, FAILED, WRONG_INPUT = 0, 1, 2  # exit statuses, besides `STOPPED`
+_GRACE = 5.0  # seconds that a rank has to end by itself once a signal has come
 
 
 class StoppedError(Exception):
@@ -37,13 +48,21 @@ class StopEverywhere(Callback):
 
     def __init__(self) -> None:
         self._signum: int | None = None
+        self._peers: Peers | None = None  # while pieces are read
         self.cause: BaseException | None = None  # what ended all ranks, once this one has ended
+        self.progress = ""  # how far all ranks were then, as far as this one knows
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Takes the signals over: Lightning's own handlers log them and go on."""
         for signum in SIGNALS:
             signal.signal(signum, self._receive)
+        assert isinstance(pl_module, StatsModule)
+        self._peers = pl_module.peers
         hand_over()
+
+    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """From here on the result is written, whatever comes."""
+        self._peers = None
 
     def on_predict_batch_start(self, trainer: Trainer, *_: Any) -> None:
         """Stops between two pieces."""
@@ -63,14 +82,41 @@ class StopEverywhere(Callback):
             pl_module.journal.close()
         peers = pl_module._peers
         if peers is None:
+            self.cause = PeerFailedError(FAILED, LOST) if is_lost(exception) else None
             return
-        self.cause = peers.explain(exception)
-        if isinstance(self.cause, PeerFailedError):
-            return
+        with contextlib.suppress(RuntimeError):  # the store may be lost
+            peers.flush()
+        self.cause = self._find_cause(peers, exception)
+        with contextlib.suppress(RuntimeError):
+            peers.flush()  # others have ended meanwhile
+        done = pl_module.resumed.blocks + peers.total_blocks
+        self.progress = f"{done} of {pl_module.plan.blocks} blocks done"
+
+    @staticmethod
+    def _find_cause(peers: Peers, exception: BaseException) -> BaseException:
+        """What ended this rank, which all others are told if it is the first to end."""
+        cause = peers.explain(exception)
+        if isinstance(cause, PeerFailedError):
+            peers.linger()
+            return cause
         note = str(exception) if isinstance(exception, StoppedError) else ""
-        self.cause = peers.fail(status_of(exception), note) or exception
+        return peers.fail(status_of(exception), note) or exception
 
     def _receive(self, signum: int, frame: FrameType | None) -> None:
         if self._signum is not None:  # asked twice: at once
             leave(STOPPED)
         self._signum = signum
+        timer = threading.Timer(_GRACE, self._leave)
+        timer.daemon = True
+        timer.start()
+
+    def _leave(self) -> None:
+        """Ends a rank whose main thread cannot, as it waits for a read: the journal is written."""
+        peers = self._peers
+        if peers is None or self._signum is None:
+            return
+        note = stopped_by(self._signum)
+        failure = peers.fail(STOPPED, note)
+        if peers.rank == 0 and is_first_to_end():
+            sys.stderr.write(f"neural-prep: {note}\n")
+        leave(failure.status if failure else STOPPED)

@@ -14,7 +14,9 @@ from lightning.pytorch.strategies import DDPStrategy
 
 from neural_prep.engine.datamodule import StatsDataModule
 from neural_prep.engine.launcher import RankLauncher
+from neural_prep.engine.slurm import TaskEnvironment, check_tasks
 from neural_prep.errors import InputError
+from neural_prep.world.slurm import find_step
 
 # Flags that change what is counted or its precision: the values that don't, and what to do.
 _REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
@@ -82,15 +84,16 @@ def check_flags(flags: Mapping[str, Any]) -> None:
 def launcher_flags() -> dict[str, Any]:
     """What follows from whoever started this process.
 
-    torchrun says how many ranks and nodes there are. Slurm's job must not requeue itself by
-    Lightning's handler: the status says that it may be started again.
+    torchrun says how many ranks and nodes there are. Tasks that srun has started are ranks;
+    whatever else runs in Slurm's jobs starts ranks itself, as anywhere.
     """
-    if "TORCHELASTIC_RUN_ID" in os.environ:
+    if _is_from_torchrun():
         local = int(os.environ["LOCAL_WORLD_SIZE"])
         return {"devices": local, "num_nodes": int(os.environ["WORLD_SIZE"]) // local}
-    if SLURMEnvironment.detect():
-        return {"plugins": [SLURMEnvironment(auto_requeue=False)]}
-    return {}
+    step = find_step(os.environ)
+    if step is not None:
+        return {"plugins": [TaskEnvironment(step)]}
+    return {"plugins": [LightningEnvironment()]} if SLURMEnvironment.detect() else {}
 
 
 def check_world(trainer: Trainer) -> None:
@@ -99,13 +102,10 @@ def check_world(trainer: Trainer) -> None:
     Raises:
         InputError: if they differ.
     """
+    step = find_step(os.environ)
+    if step is not None and not _is_from_torchrun():
+        check_tasks(step, trainer.num_devices, trainer.num_nodes)
     if not isinstance(trainer.strategy, DDPStrategy):
-        tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))  # what srun started
-        if tasks > 1:
-            raise InputError(
-                f"trainer.devices: 1 rank, but Slurm started {tasks} tasks; "
-                "set trainer.devices to the tasks of a node and trainer.num_nodes to the nodes"
-            )
         return
     environment = trainer.strategy.cluster_environment
     assert environment is not None
@@ -122,3 +122,7 @@ def check_world(trainer: Trainer) -> None:
             f"trainer.devices: {trainer.num_devices} on each of {trainer.num_nodes} nodes is not "
             f"what was started: {error}"
         ) from error
+
+
+def _is_from_torchrun() -> bool:
+    return "TORCHELASTIC_RUN_ID" in os.environ

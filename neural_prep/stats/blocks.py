@@ -1,9 +1,7 @@
-"""Exact cover: which blocks a rank takes, and the fixed binary tree that merges them.
+"""Exact cover: which blocks a rank takes, and which nodes of the fixed tree they make.
 
-Node (level, index) of the tree holds blocks [index * 2^level, (index + 1) * 2^level); where blocks
-end early, a node without a right sibling passes up as it is. The tree depends on the number of
-blocks alone, so any split into runs gives the same bits, and a block that is appended changes no
-node to its left.
+Node (level, index) of the tree holds blocks [index * 2^level, (index + 1) * 2^level). No arithmetic
+is imported here: plans are made where nothing is computed.
 """
 
 from __future__ import annotations
@@ -13,8 +11,6 @@ from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
-
-from neural_prep.stats.moments import Record, merge
 
 Node = tuple[int, int]
 
@@ -63,40 +59,16 @@ def subtrees(run: range) -> Iterator[Node]:
         first += 1 << level
 
 
-class MergeTree:
-    """Merges blocks' records as they come, in any order, to the nodes of the fixed tree."""
+def nodes_of(run: range, blocks: int) -> int:
+    """How many nodes a run makes in a tree of `blocks` blocks: one where it holds all of them.
 
-    def __init__(self, blocks: int) -> None:
-        self.blocks = blocks
-        self.nodes: dict[Node, Record] = {}
+    At the tree's right end nodes pass up until they meet a sibling, so blocks that are not there
+    count as part of the run.
 
-    def add(self, node: Node, record: Record) -> None:
-        """Adds a node's record and merges upwards as far as siblings are there.
-
-        Raises:
-            ValueError: if the node was added before; `root` finds one that lies below another.
-        """
-        level, index = node
-        while 1 << level < self.blocks:
-            sibling = (level, index ^ 1)
-            if index & 1 == 0 and (index + 1) << level >= self.blocks:
-                pass  # nothing to the right, ever
-            elif sibling in self.nodes:
-                other = self.nodes.pop(sibling)
-                record = merge(other, record) if index & 1 else merge(record, other)
-            else:
-                break
-            level, index = level + 1, index >> 1
-        if (level, index) in self.nodes:
-            raise ValueError(f"blocks of node {node} were counted twice")
-        self.nodes[level, index] = record
-
-    def root(self) -> Record:
-        """The record of all blocks.
-
-        Raises:
-            ValueError: if a block is missing, or came twice.
-        """
-        if len(self.nodes) != 1 or 1 << next(iter(self.nodes))[0] < self.blocks:
-            raise ValueError(f"{self.blocks} blocks don't merge to one: {sorted(self.nodes)}")
-        return next(iter(self.nodes.values()))
+    >>> [nodes_of(run, 6) for run in (range(1, 4), range(5, 6), range(6))]
+    [2, 1, 1]
+    """
+    if run.stop < blocks:
+        return sum(1 for _ in subtrees(run))
+    whole = range(run.start, 1 << (blocks - 1).bit_length())
+    return sum(1 for level, index in subtrees(whole) if index << level < blocks)

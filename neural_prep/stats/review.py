@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from neural_prep.stats.corrupt import CorruptChunk
 from neural_prep.stats.statistics import GroupStatistics, Statistics, Summary
 
 MUCH_MISSING = 0.01
 """Share of missing values above which a variable is named."""
 
+NAMED = 3
+"""Corrupt chunks that are named."""
+
 
 def warnings_of(statistics: Statistics) -> list[str]:
     """One line for each thing to look at, group by group, in the order of the variables."""
-    return [line for group in statistics.groups for line in _warnings(group)]
+    lines = [line for group in statistics.groups for line in _warnings(group)]
+    return [*_of_corrupt(statistics.source.corrupt), *lines]
+
+
+def _of_corrupt(chunks: Sequence[CorruptChunk]) -> Iterator[str]:
+    if chunks:
+        named = ", ".join(each.chunk for each in chunks[:NAMED])
+        more = f" and {len(chunks) - NAMED:,} more" if len(chunks) > NAMED else ""
+        verb = "chunks are corrupt and count" if len(chunks) > 1 else "chunk is corrupt and counts"
+        yield f"{len(chunks):,} {verb} as missing: {named}{more}"
 
 
 def _warnings(group: GroupStatistics) -> Iterator[str]:

@@ -16,6 +16,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from neural_prep.stats.corrupt import CorruptChunk
 from neural_prep.stats.moments import COUNT, M2, M2_LOW, MAX, MEAN, MEAN_LOW, MIN, MISSING, Record
 
 STATIC = "static"
@@ -89,6 +90,7 @@ class SourceInfo:
     steps: int
     trajectories: int
     fingerprint: str
+    corrupt: tuple[CorruptChunk, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ class Options:
         timeout: Seconds that a test may take.
         grace: Seconds that ranks have once one has failed.
         output: `rank0` or `all`.
-        under_launcher: Whether torchrun, or the like, has started this process as a rank.
+        under_launcher: Whether torchrun, or srun, has started this process as a rank.
     """
 
     kinds: tuple[str, ...]
@@ -101,8 +101,8 @@ def read_options(config: pytest.Config, environment: Mapping[str, str] = os.envi
     if launched and DYNAMIC in kinds:
         raise pytest.UsageError(
             "dynamic tests start ranks of their own, which they can't where a launcher has started "
-            "this one: run `pytest --multigpu-dynamic` (or --multigpu-all) without torchrun, and "
-            "`torchrun -m pytest --multigpu-static` for static tests"
+            "this one: run `pytest --multigpu-dynamic` (or --multigpu-all) without torchrun or "
+            "srun, and `torchrun -m pytest --multigpu-static` for static tests"
         )
     if launched:
         size = int(environment["WORLD_SIZE"])

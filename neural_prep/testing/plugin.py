@@ -29,6 +29,7 @@ from neural_prep.testing.options import (
     read_options,
 )
 from neural_prep.world.environment import GPUS, visible_gpus
+from neural_prep.world.slurm import as_launched
 
 _OPTIONS = pytest.StashKey[Options]()
 _IS_LED = pytest.StashKey[bool]()  # whether a leading session has started this one
@@ -46,6 +47,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Registers markers, and reads the options before other plugins look at the configuration."""
     for marker in kinds.MARKERS:
         config.addinivalue_line("markers", marker)
+    option = config.option
+    if option.multigpu_static or option.multigpu_dynamic or option.multigpu_all:
+        os.environ.update(as_launched(os.environ))
     options = read_options(config)
     config.stash[_OPTIONS] = options
     config.stash[_LEFT_OUT] = {}

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import neural_prep
-from neural_prep.stats.statistics import GroupStatistics, Statistics, Summary
+from neural_prep.stats.statistics import GroupStatistics, SourceInfo, Statistics, Summary
 from neural_prep.writers.formats import FormatOptions
 
 SCHEMA = "neural-prep/statistics/1"
@@ -38,10 +38,21 @@ def document(statistics: Statistics, created: datetime) -> dict[str, Any]:
         "schema": SCHEMA,
         "neural_prep": neural_prep.__version__,
         "created": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "source": asdict(statistics.source),
+        "source": _source(statistics.source),
         "run": asdict(statistics.run),
         "groups": {group.name: _group(group) for group in statistics.groups},
     }
+
+
+def _source(source: SourceInfo) -> dict[str, Any]:
+    """What was counted; `corrupt` only where a chunk was."""
+    described = asdict(source)
+    del described["corrupt"]
+    corrupt = [
+        {"array": each.array, "chunk": each.chunk, "from": each.first, "to": each.last}
+        for each in source.corrupt
+    ]
+    return described | ({"corrupt": corrupt} if corrupt else {})
 
 
 def _group(group: GroupStatistics) -> dict[str, Any]:

@@ -95,21 +95,30 @@ class Shelf:
 
     @contextmanager
     def store(self, name: str, nbytes: float) -> Iterator[Store]:
-        """The store of about so many uncompressed bytes, written where it is not there yet."""
-        path = self.folder / f"{name}_{round(nbytes / 1e6)}MB"
-        note = path.with_suffix(".json")
-        if not note.is_file():
-            shutil.rmtree(path, ignore_errors=True)
-            path.mkdir(parents=True)
-            write_store(path, _RECIPES[name], round(nbytes))
-            note.write_text(json.dumps(asdict(_describe(name, path))))
-        known = json.loads(note.read_text())
+        """The store of about so many uncompressed bytes."""
+        store = make_store(name, self.folder, round(nbytes))
         try:
-            yield Store(**known | {"arrays": tuple(known["arrays"])})
+            yield store
         finally:
             if not self.kept:
-                note.unlink()
-                shutil.rmtree(path)
+                _note(Path(store.path)).unlink()
+                shutil.rmtree(store.path)
+
+
+def make_store(name: str, folder: Path, nbytes: int) -> Store:
+    """The store of about so many uncompressed bytes, written where it is not there yet."""
+    path = folder / f"{name}_{round(nbytes / 1e6)}MB"
+    if not _note(path).is_file():
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir(parents=True)
+        write_store(path, _RECIPES[name], nbytes)
+        _note(path).write_text(json.dumps(asdict(_describe(name, path))))
+    known = json.loads(_note(path).read_text())
+    return Store(**known | {"arrays": tuple(known["arrays"])})
+
+
+def _note(path: Path) -> Path:
+    return path.with_suffix(".json")
 
 
 def usual_nbytes(name: str, gigabytes: float) -> float:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -128,6 +132,88 @@ def module_job(new_traces):
         return Job(args, ranks=ranks, torchrun=False, cwd=ROOT, environment={}, traces=new_traces())
 
     return start
+
+
+def _load_script(name: str) -> ModuleType:
+    """A script of `tests/bench`, which may import those that were loaded before it."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tests/bench" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def forks(compiled):
+    """Starts the command's ranks in a moment: `forks.run(*args, ranks=2)`, `forks.start(...)`."""
+    found = _load_script("forks").Forks()
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="session")
+def kills(forks):
+    """`tests/bench/kills.py`."""
+    return _load_script("kills")
+
+
+@pytest.fixture(scope="session")
+def said_of():
+    """Numbers of blocks that a start has told: done, all, changed; None where it told none."""
+
+    def read(ended):
+        found = re.search(r"^resuming: (\d+) of (\d+) blocks done$", ended.err, re.M)
+        if found is None:
+            return None
+        changed = re.search(
+            r"^(\d+) blocks? ha(?:s|ve) changed since and (?:is|are) read again$", ended.err, re.M
+        )
+        return int(found[1]), int(found[2]), int(changed[1]) if changed else 0
+
+    return read
+
+
+@pytest.fixture(scope="session")
+def long_samples(write_samples, tmp_path_factory):
+    """Options of a store of 40 blocks that take a moment each, since their pieces are small."""
+    folder = tmp_path_factory.mktemp("long")
+    root, _ = write_samples(folder / "store", 40, steps=60, grid=(10, 12))
+    lags = list(range(1, 13))
+    options = ("--data.split", "train", "--data.block_bytes", "1", "--data.piece_steps", "1")
+    return ("--data.path", root, *options, "--model.lags", lags)
+
+
+@pytest.fixture(scope="session")
+def undisturbed(forks, long_samples, read_result, tmp_path_factory):
+    """The result on it of a run that nobody stops."""
+    out = tmp_path_factory.mktemp("undisturbed")
+    ended = forks.run(*long_samples, "--output.dir", out)
+    assert ended.status == 0, ended.err
+    assert not (out / "journal").exists()
+    return read_result(out)
+
+
+@pytest.fixture
+def reading(forks, kills, long_samples, tmp_path):
+    """A job that is reading, in `tmp_path / "out"`."""
+    jobs = []
+
+    def start(*args, ranks=2, blocks=2):
+        job = forks.start(*long_samples, "--output.dir", tmp_path / "out", *args, ranks=ranks)
+        jobs.append(job)
+        deadline = time.monotonic() + 60
+        while sum(kills.records_in(tmp_path / "out").values()) < blocks:
+            assert job.is_running, job.wait().err
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+        return job
+
+    yield start
+    for job in jobs:
+        job.kill(signal.SIGKILL)
+        job.wait()
 
 
 @pytest.fixture

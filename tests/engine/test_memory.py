@@ -21,15 +21,16 @@ SLACK = 64_000  # kB; how much is in flight depends on the machine's load
 def peak(tmp_path):
     """Peak memory in kB of the command on a store of so many steps of 4 MB."""
 
-    def measure(steps):
+    def measure(steps, chunk=1):
         store = tmp_path / f"{steps}"
         group = zarr.open_group(store, mode="w", zarr_format=3)
         dims = ("time", "state_feature", "grid_index")
         state = group.create_array(
-            "state", shape=(steps, 4, 250_000), chunks=(1, 4, 250_000), dtype="f4",
+            "state", shape=(steps, 4, 250_000), chunks=(chunk, 4, 250_000), dtype="f4",
             dimension_names=dims,
         )  # fmt: skip
-        state[:] = np.arange(steps, dtype=np.float32)[:, None, None]
+        for first in range(0, steps, chunk):
+            state[first : first + chunk] = np.arange(chunk, dtype=np.float32)[:, None, None]
         time = group.create_array("time", shape=(steps,), dtype="i8", dimension_names=dims[:1])
         time[:] = np.arange(steps)
         time.attrs["units"] = "hours since 2020-01-01"
@@ -48,3 +49,8 @@ def peak(tmp_path):
 
 def test_memory_of_a_store_three_times_as_long(peak):
     assert peak(240) < peak(80) + SLACK
+
+
+def test_memory_of_large_chunks(peak):
+    # One in use; the next, and its copy while it is decoded.
+    assert peak(128, chunk=32) < peak(1) + 3 * 128_000 + SLACK

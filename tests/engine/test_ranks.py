@@ -68,12 +68,12 @@ def test_tasks_of_slurm_that_are_not_the_ranks(run_job, example, tmp_path):
     done = run_job(*args, ranks=3, environment=slurm_task(0))
     (line,) = done.err.splitlines()
     assert done.status == 2
-    assert line.startswith("neural-prep: trainer.devices: 3 on each of 1 nodes is not what was")
+    assert line.startswith("neural-prep: trainer.devices: 3 ranks on 1 node, but srun started 2")
 
 
 def slurm_task(task):
     """What srun tells a task of two on one node."""
-    numbers = {"JOB_ID": os.getpid(), "NTASKS": 2, "NTASKS_PER_NODE": 2, "NNODES": 1, "NODEID": 0}
-    numbers |= {"PROCID": task, "LOCALID": task, "STEP_NUM_TASKS": 2}
-    texts = {"JOB_NAME": "statistics", "NODELIST": "localhost"}
+    numbers = {"JOB_ID": os.getpid(), "STEP_ID": 0, "NTASKS": 2, "NNODES": 1, "NODEID": 0}
+    numbers |= {"PROCID": task, "LOCALID": task, "STEP_NUM_TASKS": 2, "STEP_TASKS_PER_NODE": 2}
+    texts = {"JOB_NAME": "statistics", "STEP_NODELIST": "localhost"}
     return {f"SLURM_{name}": str(value) for name, value in (numbers | texts).items()}

@@ -17,8 +17,8 @@ from neural_prep.engine.plan import Plan
 from neural_prep.engine.reading import PieceReader
 from neural_prep.engine.result import assemble
 from neural_prep.stats.accumulate import SeriesAccumulator
-from neural_prep.stats.blocks import MergeTree
 from neural_prep.stats.statistics import RunInfo
+from neural_prep.stats.tree import MergeTree
 
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared" / "data"
@@ -40,7 +40,8 @@ def run(path, split, lags, *, block_bytes=100_000, piece_steps=None, workers=1, 
     trees = [MergeTree(length) for length in plan.lengths]
     reader = PieceReader(plan, plan.runs(0, 1), piece_steps=piece_steps, workers=workers)
     nbytes = 0
-    for batch in reader:
+    for pending in reader:
+        batch = pending.result()
         piece, accumulator = batch.piece, accumulators[batch.series]
         infinite = accumulator.add(
             piece.values, piece.age, first=piece.span.first, context=piece.span.context

@@ -9,87 +9,137 @@ import time
 
 import pytest
 
-ARGS = ("--data.split", "train", "--data.block_bytes", "1", "--model.lags", "[1,2,3,5,8]")
-BLOCKS = 24
+BLOCKS = 40
 
 
-@pytest.fixture(scope="module")
-def store(write_samples, tmp_path_factory):
-    """A store of 24 blocks that take about a second."""
-    return write_samples(
-        tmp_path_factory.mktemp("resume") / "store", BLOCKS, steps=60, grid=(50, 60), features=9
-    )[0]
-
-
-@pytest.fixture(scope="module")
-def undisturbed(store, tmp_path_factory, module_job, read_result):
-    """The result of a run that nobody stops."""
-    out = tmp_path_factory.mktemp("undisturbed")
-    done = module_job("--data.path", store, *ARGS, "--output.dir", out).wait()
-    assert done.status == 0, done.err
-    assert not (out / "journal").exists()
-    return read_result(out)
-
-
-def blocks_in(folder):
-    """Finished blocks in a journal, by the size of its files alone."""
-    size = 24 + 8 * 6 * 9 * 8  # a frame, and a record of six kinds and nine variables
-    contents = [path.read_bytes() for path in folder.glob("*.blocks")]
-    return sum((len(content) - content.find(b"\n") - 1) // size for content in contents)
-
-
-def wait_for_blocks(job, folder, wanted):
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if folder.exists() and blocks_in(folder) >= wanted:
-            return
-        if job.process.poll() is not None:
-            return
-        time.sleep(0.005)
-    pytest.fail(f"{wanted} blocks did not get done")
-
-
-def resumed(done):
-    found = re.search(r"^resuming: (\d+) of (\d+) blocks done$", done.err, re.M)
-    return (0, BLOCKS) if found is None else (int(found[1]), int(found[2]))
+def stopped(said, signum):
+    """The number of finished blocks in the line that a run ends with which a signal has stopped."""
+    (line,) = [line for line in said.splitlines() if line.startswith("neural-prep: ")]
+    found = re.fullmatch(
+        rf"neural-prep: stopped by {signum.name}; start again to continue "
+        rf"\((\d+) of {BLOCKS} blocks done\)",
+        line,
+    )
+    assert found, line
+    return int(found[1])
 
 
 @pytest.mark.parametrize(
-    ("signum", "whom", "status"),
+    ("signum", "whom"),
     [
-        (signal.SIGKILL, "all", -9),
-        (signal.SIGKILL, "rank 1", 137),
-        (signal.SIGKILL, "rank 0", -9),
-        (signal.SIGTERM, "rank 0", 75),
-        (signal.SIGUSR1, "all", 75),
+        (signal.SIGTERM, [0]),
+        (signal.SIGTERM, [1]),
+        (signal.SIGTERM, [0, 1, 2]),
+        (signal.SIGINT, [0]),
+        (signal.SIGUSR1, [0, 1, 2]),
     ],
     ids=lambda value: value.name if isinstance(value, signal.Signals) else str(value),
 )
-def test_a_stopped_run_goes_on(
-    start_job, store, undisturbed, read_result, tmp_path, signum, whom, status
+def test_a_signal_ends_all_ranks_and_loses_nothing(
+    forks, kills, reading, long_samples, undisturbed, read_result, said_of, tmp_path, signum, whom
 ):
-    args = ("--data.path", store, *ARGS, "--output.dir", tmp_path)
-    generator = random.Random(f"{signum} {whom}")
+    job = reading(ranks=3, blocks=4)
+    job.kill(signum, whom)
+    begun = time.monotonic()
+    ended = job.wait()
+    assert time.monotonic() - begun < 10
+    assert ended.statuses == (75, 75, 75), ended.err
+    kept = kills.records_in(tmp_path / "out")
+    assert max(kept.values()) == 1
+    # Others end the block that they are at after rank 0 has counted.
+    assert len(kept) - 3 <= stopped(ended.err, signum) <= len(kept)
+    ended = forks.run(*long_samples, "--output.dir", tmp_path / "out", ranks=2)
+    assert (ended.status, said_of(ended)) == (0, (len(kept), BLOCKS, 0)), ended.err
+    assert read_result(tmp_path / "out") == undisturbed
+
+
+def test_a_rank_that_waits_for_others_hears_a_signal(reading, kills, tmp_path):
+    job = reading(ranks=2)
+    job.kill(signal.SIGSTOP, [1])  # not rank 0, which serves the store that ranks talk through
+    kept = -1
+    while kept < (kept := len(kills.records_in(tmp_path / "out"))):
+        time.sleep(0.5)  # a block takes a tenth of that
+    begun = time.monotonic()
+    job.kill(signal.SIGTERM, [0])
+    while not job.ended[0]:
+        assert time.monotonic() - begun < 5
+        time.sleep(0.01)
+    job.kill(signal.SIGKILL, [1])
+    assert job.wait().status == 75
+
+
+def victims(job, whom):
+    """The processes to hit: all, the one that was started (rank 0, or torchrun), or one other."""
+    others = [pid for pid in job.pids() if pid != job.process.pid]
+    return {"all": [job.process.pid, *others], "first": [job.process.pid], "other": others[:1]}[
+        whom
+    ]
+
+
+def wait_for_blocks(job, records_in, out, wanted):
+    deadline = time.monotonic() + 60
+    while job.process.poll() is None and sum(records_in(out).values()) < wanted:
+        assert time.monotonic() < deadline, f"{wanted} blocks did not get done"
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize(
+    ("torchrun", "ways"),
+    [
+        pytest.param(
+            False,
+            [
+                (2, signal.SIGKILL, "other", 137),
+                (3, signal.SIGTERM, "first", 75),
+                (2, signal.SIGKILL, "first", -9),
+                (1, signal.SIGUSR1, "all", 75),
+            ],
+            id="launcher",
+        ),
+        pytest.param(
+            True,
+            [
+                (2, signal.SIGKILL, "first", -9),
+                (3, signal.SIGTERM, "first", 1),
+            ],
+            id="torchrun",
+        ),
+    ],
+)
+def test_a_run_that_is_stopped_over_and_over(
+    start_job,
+    forks,
+    kills,
+    long_samples,
+    undisturbed,
+    read_result,
+    said_of,
+    tmp_path,
+    torchrun,
+    ways,
+):
+    args = (*long_samples, "--output.dir", tmp_path)
+    dice = random.Random(f"{torchrun}")
     before = 0
-    for ranks in (2, 3, 1, 2):
-        job = start_job(*args, ranks=ranks)
-        wait_for_blocks(job, tmp_path / "journal", before + generator.randint(1, 4))
-        pids = job.pids()
-        first = [job.process.pid]
-        others = [pid for pid in pids if pid not in first]
-        chosen = {"all": pids, "rank 0": first, "rank 1": others[:1] or first}[whom]
-        for pid in chosen:
+    for ranks, signum, whom, status in ways:
+        job = start_job(*args, ranks=ranks, torchrun=torchrun)
+        wait_for_blocks(job, kills.records_in, tmp_path, before + dice.randint(1, 4))
+        for pid in victims(job, whom):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signum)
         ended = job.wait()
-        assert job.none_left()
-        assert ended.status in (status, -signum, 0)
-        if ended.status == 0:
-            break
-        done, blocks = resumed(ended)
-        assert (done >= before, blocks) == (True, BLOCKS)
-        before = blocks_in(tmp_path / "journal")
-    ended = start_job(*args, ranks=2).wait()
-    assert ended.status == 0, ended.err
+        assert job.none_left(), "ranks are left"
+        assert ended.status == status, ended.err
+        assert said_of(ended) == ((before, BLOCKS, 0) if before else None)
+        kept = kills.records_in(tmp_path)
+        assert (max(kept.values()), len(kept) > before) == (1, True)
+        before = len(kept)
+    ended = forks.run(*args, ranks=2)
+    assert (ended.status, said_of(ended)) == (0, (before, BLOCKS, 0)), ended.err
     assert read_result(tmp_path) == undisturbed
     assert not (tmp_path / "journal").exists()
+
+
+def test_kills_at_random_moments(kills, forks, tmp_path):
+    said = kills.kill_runs(forks, tmp_path, rounds=42, seed=0)
+    assert said.startswith("42 kills of ")

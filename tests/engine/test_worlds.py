@@ -54,6 +54,22 @@ def test_every_sample_counts_once(run_here, world, write_samples, shared_tmp_pat
     check_samples(run_here, world, write_samples, shared_tmp_path, samples)
 
 
+@pytest.mark.multigpu_dynamic(world_size=3)
+def test_ranks_that_see_different_stores(world, write_samples, tmp_path, shared_tmp_path, capfd):
+    write_samples(tmp_path / "store", 3 + (world.rank == 2))
+    world.barrier()
+    args = ["--data.path", tmp_path / "store", "--data.split", "train"]
+    args += ["--trainer.devices", 3, "--trainer.strategy", "ddp", "--output.dir", shared_tmp_path]
+    assert run_stats([str(arg) for arg in args]) == 2
+    err = capfd.readouterr().err
+    world.barrier()
+    (shared_tmp_path / f"rank{world.rank}.txt").write_text(err)
+    world.barrier()
+    said = "\n".join(path.read_text() for path in shared_tmp_path.glob("rank*.txt"))
+    assert said.count("neural-prep: ") == 1
+    assert "is not the same store for all ranks: 1 of 3 found another one than rank 0; " in said
+
+
 @pytest.mark.multigpu_static
 def test_lags_reach_over_the_ends_of_ranks(run_here, world, shared_tmp_path):
     generator = np.random.default_rng(5)

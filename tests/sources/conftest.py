@@ -11,6 +11,8 @@ def walk(series, *, lag=0, piece_steps=None, continued=False):
         `{(position, column): [values of each part ...]}` of all selected steps, each read once.
     """
     found, ages, rings = {}, {}, {}
+    outline = series.outline(lag=lag, piece_steps=piece_steps)
+    assert len(outline.pieces) == len(outline.again) == len(series.block_nbytes)
     for block, nbytes in enumerate(series.block_nbytes):
         before = series.predecessor(block)
         keep = continued and before is not None
@@ -18,6 +20,10 @@ def walk(series, *, lag=0, piece_steps=None, continued=False):
         spans = list(series.spans(block, lag=lag, piece_steps=piece_steps, continued=keep))
         assert [span.last for span in spans] == [False] * (len(spans) - 1) + [True] * bool(spans)
         assert sum(span.nbytes for span in spans if not span.context) == nbytes
+        assert before is None or before == block - outline.apart
+        assert outline.pieces[block] == sum(not span.context for span in spans)
+        earlier = sum(span.nbytes for span in spans if span.context)
+        assert outline.again[block] == earlier or keep
         for number, span in enumerate(spans):
             assert (span.block, span.part) == (block, spans[0].part)
             ring = rings.setdefault(span.part, {})
@@ -26,6 +32,7 @@ def walk(series, *, lag=0, piece_steps=None, continued=False):
             assert span.context == 0 or (number == 0 and span.context == span.stop - span.first)
             piece = series.read(span)
             check_piece(piece, series)
+            assert piece.values.nbytes <= max(outline.piece_nbytes, lag * outline.step_nbytes)
             assert series.place(span, len(piece.age) - 1)
             flat = piece.values.swapaxes(2, 3)  # (T, O, I, N)
             flat = flat.reshape(*flat.shape[:1], len(series.columns), -1)

@@ -261,7 +261,9 @@ def test_a_damaged_chunk_is_named(write, damage, zarr_format):
     (span,) = series.spans(0, lag=0, piece_steps=None, continued=False)
     with pytest.raises(InputError) as error:
         series.read(span)
-    assert str(error.value).startswith(f"t in {path} at 2000-01-01T00:00 cannot be read: ")
+    key = "t/0.0" if zarr_format == 2 else "t/c/0/0"
+    place = f"t in {path} at 2000-01-01T00:00 to 2000-01-02T06:00"
+    assert str(error.value).startswith(f"{place}: chunk {key} is corrupt (")
     assert "\n" not in str(error.value)
 
 
@@ -291,18 +293,32 @@ def test_dropped_variables(write, summarise):
 def test_identity_covers_what_is_read(write):
     data = dataset(t=field(("time", "latitude")))
     path = write(data)
-    plain = open_source(StoreOptions(path)).identity
-    assert plain == open_source(StoreOptions(path)).identity
+
+    def described(path, **options):
+        source = open_source(StoreOptions(path, **options))
+        return {**source.identity, "extent": source.extent}
+
+    plain = described(path)
+    assert plain == described(path)
     assert json.loads(json.dumps(plain)) == plain
     for options in ({"start": "2000-01-01T06"}, {"step": "any"}, {"end": "2000-01-01"}):
-        assert open_source(StoreOptions(path, **options)).identity != plain
+        assert described(path, **options) != plain
     for changed in (
         data.assign_coords(time=TIMES + np.timedelta64(1, "h")),
         data.rename(t="u"),
         data.chunk({"time": 2}),
         data.astype("f8"),
     ):
-        assert open_source(StoreOptions(write(changed))).identity != plain
+        assert described(write(changed)) != plain
+
+
+def test_growth_changes_the_extent_alone(write):
+    data = dataset(t=field(("time", "latitude")))
+    chunks = {"encoding": {"t": {"chunks": (2, 3)}}}
+    short = open_source(StoreOptions(write(data.isel(time=slice(4)), **chunks)))
+    whole = open_source(StoreOptions(write(data, **chunks)))
+    assert short.identity == whole.identity
+    assert short.extent != whole.extent
 
 
 def test_recognises(write, tmp_path):

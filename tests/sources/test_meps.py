@@ -81,7 +81,7 @@ def values_of(source, walk, **how):
 
 
 def file_names(source):
-    return [Path(name).name for name, *_ in source.identity["files"]]
+    return [Path(name).name for name, *_ in source.extent["files"]]
 
 
 # What is read

@@ -4,10 +4,12 @@ import time
 
 import numpy as np
 import pytest
+import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 
 from neural_prep.data.timelines.decode import decode_times, index_times
+from neural_prep.data.timelines.plain import plain_positions
 from neural_prep.data.timelines.timeline import make_timeline, pick_step, trajectory_ages
 from neural_prep.data.timelines.times import NO_TIME, Times, parse_moment, parse_step
 from neural_prep.errors import InputError
@@ -289,3 +291,43 @@ def test_half_a_million_steps_take_no_time(calendar):
     line = make_timeline(decode_times("time", raw, attrs), start="1990", end="2010-06-30")
     assert time.perf_counter() - begun < 0.2  # measured: 0.04
     assert (line.steps, line.trajectories) == (179_664 if calendar == "standard" else 179_544, 1)
+
+
+@pytest.mark.parametrize("unit", ["days", "hour", "minutes", "seconds", "milliseconds"])
+@pytest.mark.parametrize(
+    "since", ["1582-10-15", "1900-01-01T06:00", "1970-01-01 00:00:30", "2000-02-29T12:00:00.25"]
+)
+@pytest.mark.parametrize("dtype", ["i8", "u2", ">i4"])
+def test_plain_times_are_what_xarray_makes_of_them(unit, since, dtype):
+    raw = np.array([0, 7, 1, 30_000], dtype)
+    for calendar in ({}, {"calendar": "standard"}, {"calendar": "Proleptic_Gregorian"}):
+        attrs = {"units": f"{unit} since {since}"} | calendar
+        coded = xr.Dataset({"times": ("times", raw, attrs)})
+        coder = xr.coders.CFDatetimeCoder(time_unit="us")
+        expected = xr.decode_cf(coded, decode_times=coder)["times"].values.astype("M8[us]")
+        found = plain_positions(raw, attrs)
+        assert found is not None
+        assert found.tolist() == expected.astype(np.int64).tolist()
+
+
+@pytest.mark.parametrize(
+    ("raw", "attrs"),
+    [
+        pytest.param([0.5], {"units": "days since 2000-01-01"}, id="fractions"),
+        pytest.param([1], {"units": "days"}, id="no date"),
+        pytest.param([1], {"units": "months since 2000-01-01"}, id="months"),
+        pytest.param([1], {"units": "days since 2000-01-01", "calendar": "noleap"}, id="calendar"),
+        pytest.param([1], {"units": "days since 1-1-1"}, id="date in short"),
+        pytest.param([1], {"units": "days since 0001-01-01"}, id="early origin"),
+        pytest.param([1], {"units": "hours since 2000-01-01 00:00 +01:00"}, id="zone"),
+        pytest.param([1], {"units": "days since 2001-02-29"}, id="no day"),
+        pytest.param([-160_000], {"units": "days since 2000-01-01"}, id="early times"),
+        pytest.param([2**62], {"units": "days since 2000-01-01"}, id="late times"),
+        pytest.param([-(2**63), 1], {"units": "days since 2000-01-01"}, id="missing time"),
+        pytest.param(
+            [1], {"units": "days since 2000-01-01", "dtype": "timedelta64[ns]"}, id="duration"
+        ),
+    ],
+)
+def test_times_that_are_less_plain_are_left_to_xarray(raw, attrs):
+    assert plain_positions(np.array(raw), attrs) is None

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from neural_prep.stats.accumulate import SeriesAccumulator
-from neural_prep.stats.blocks import MergeTree
 from neural_prep.stats.statistics import GroupStatistics, summarise
+from neural_prep.stats.tree import MergeTree
 
 
 def _count(

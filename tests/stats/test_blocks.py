@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from neural_prep.engine.gather import gather_nodes
 from neural_prep.engine.plan import Plan
 from neural_prep.stats.accumulate import SeriesAccumulator
-from neural_prep.stats.blocks import MergeTree, split_runs, subtrees
+from neural_prep.stats.blocks import split_runs, subtrees
 from neural_prep.stats.moments import COUNT, empty, merge
+from neural_prep.stats.tree import MergeTree
 
 KIB = 1024
 

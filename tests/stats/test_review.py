@@ -1,7 +1,10 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from neural_prep.stats.review import warnings_of
+from neural_prep.stats.statistics import CorruptChunk
 
 NAN = np.nan
 
@@ -70,3 +73,21 @@ def test_every_group_is_looked_at(two_pass):
     assert warnings_of(two_pass.statistics(group)) == [
         "static: border_mask is constant: every value is 7"
     ]
+
+
+@pytest.mark.parametrize(
+    ("chunks", "said"),
+    [
+        (["a/c/0"], "1 chunk is corrupt and counts as missing: a/c/0"),
+        (list("abc"), "3 chunks are corrupt and count as missing: a, b, c"),
+        (list("abcdef"), "6 chunks are corrupt and count as missing: a, b, c and 3 more"),
+    ],
+    ids=len,
+)
+def test_corrupt_chunks_come_first(two_pass, chunks, said):
+    result = two_pass.statistics(two_pass.group("state", [field([1, 1])], [1]))
+    corrupt = tuple(CorruptChunk("a", chunk, None, None) for chunk in chunks)
+    source = replace(result.source, corrupt=corrupt)
+    lines = warnings_of(replace(result, source=source))
+    assert lines == [said, *warnings_of(result)]
+    assert len(lines) == 2

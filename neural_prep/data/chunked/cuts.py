@@ -75,7 +75,7 @@ def cut_grid(sizes: Sequence[int], chunks: Sequence[int], limit: int) -> GridCut
     return GridCut(tuple(sizes), tuple(lengths))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class BlockPlan:
     """Blocks of one array, or of some of its variables.
 

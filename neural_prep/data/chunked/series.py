@@ -15,63 +15,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from neural_prep.data.chunked.arrays import Axes, DataArray
 from neural_prep.data.chunked.cuts import BlockPlan, plan_blocks, stretches
-from neural_prep.data.chunked.missing import Coding
-from neural_prep.data.chunked.store import StoredArray
-from neural_prep.data.source import Piece, Span
+from neural_prep.data.chunked.files import chunk_files
+from neural_prep.data.chunked.outline import count_again, count_pieces, count_rows
+from neural_prep.data.chunked.region import read_region
+from neural_prep.data.source import Outline, Piece, Span
 from neural_prep.data.timelines.timeline import Timeline
-from neural_prep.errors import InputError
 
 _PIECE_BYTES = 16_000_000
 _ROWS_IN_BLOCK = (
     8  # that many rows of a series at least make a block, so that a lag's overlap stays small
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Axes:
-    """What an array's axes are; those that are not named here are the grid.
-
-    Attributes:
-        time: The steps, None for a field without time.
-        run: Forecasts, each with steps of its own along `time`.
-        variables: Axes that tell variables apart, such as levels.
-    """
-
-    time: int | None = None
-    run: int | None = None
-    variables: tuple[int, ...] = ()
-
-    def grid(self, ndim: int) -> tuple[int, ...]:
-        """All other axes."""
-        named = {self.time, self.run, *self.variables}
-        return tuple(axis for axis in range(ndim) if axis not in named)
-
-
-@dataclass(frozen=True, slots=True)
-class DataArray:
-    """An array of training data with what its axes mean.
-
-    Attributes:
-        stored: The array.
-        axes: What its axes are.
-        coding: How its numbers are read.
-        time: The steps' time line, None where there is no time.
-        run: Selection of the run axis, None where there is none.
-        place: The array and its store, for messages.
-    """
-
-    stored: StoredArray
-    axes: Axes
-    coding: Coding
-    time: Timeline | None
-    run: Timeline | None
-    place: str
-
-    @property
-    def variables(self) -> int:
-        """Number of variables that the array holds."""
-        return prod(self.stored.shape[axis] for axis in self.axes.variables)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +39,7 @@ class ChunkedSeries:
         data: The array.
         plan: Its blocks.
         cut: The range of the first variable axis that is read; one variable where there is none.
+        lenient: Whether chunks that cannot be decoded count as missing.
     """
 
     group: str
@@ -91,6 +47,7 @@ class ChunkedSeries:
     data: DataArray
     plan: BlockPlan
     cut: slice
+    lenient: bool = False
 
     @property
     def block_nbytes(self) -> NDArray[np.int64]:
@@ -111,9 +68,7 @@ class ChunkedSeries:
     ) -> Iterator[Span]:
         """Spans of whole rows; before them, the earlier steps that the block's first lags need."""
         part = self.plan.part(block)
-        row_nbytes = self.plan.nbytes(0, self.plan.chunk, part) * self._growth
-        steps = piece_steps or _PIECE_BYTES // max(row_nbytes, 1) * self.plan.chunk
-        pieces = list(self.plan.pieces(block, max(1, -(-steps // self.plan.chunk))))
+        pieces = list(self.plan.pieces(block, self._piece_rows(part, piece_steps)))
         if not pieces:
             return
         begin = pieces[0][0]
@@ -125,23 +80,40 @@ class ChunkedSeries:
             nbytes = self.plan.nbytes(first, stop, part)
             yield Span(block, first, stop, 0, part, last=stop == pieces[-1][1], nbytes=nbytes)
 
+    def outline(self, *, lag: int, piece_steps: int | None) -> Outline:
+        """What reading all blocks takes; see `Series.outline`."""
+        plan, parts = self.plan, range(len(self.plan.grid.points))
+        rows = tuple(self._piece_rows(part, piece_steps) for part in parts)
+        most = min(plan.rows, len(plan.row_sizes))
+        return Outline(
+            objects=count_rows(plan) * self._objects_in_row,
+            pieces=count_pieces(plan, rows),
+            again=count_again(plan, lag),
+            apart=len(parts),
+            growth=self._growth,
+            piece_nbytes=max(
+                min(rows[part], most) * self._row_nbytes(part) for part in {0, parts[-1]}
+            ),
+            step_nbytes=sum(map(self._row_nbytes, parts)) // plan.chunk,
+        )
+
     def read(self, span: Span) -> Piece:
         """Reads the chunks of one span.
 
         Raises:
-            InputError: if a chunk cannot be read or decoded.
+            InputError: if a chunk cannot be decoded, or will never be read.
+            ReadError: if a chunk cannot be read now, though it was tried several times.
         """
         run, first = divmod(span.first, len(self.plan.age))
         steps = slice(first, first + span.stop - span.first)
-        try:
-            stored = np.asarray(self.data.stored.array[self._selection(run, steps, span.part)])
-        except MemoryError:
-            raise
-        except Exception as error:  # every codec has its own
-            reason = " ".join(str(error).split()) or type(error).__name__
-            raise InputError(f"{self.place(span, 0)} cannot be read: {reason}") from error
-        values = self.data.coding.to_floats(self._arrange(stored, run))
-        return Piece(span, values, self.plan.age[steps])
+        whole = self._whole_chunks(steps) if span.context else steps
+        selection = self._selection(run, whole, span.part)
+        found = read_region(self.data, selection, lenient=self.lenient)
+        values = self.data.coding.to_floats(self._arrange(found.values, run))
+        if found.corrupt:
+            values[self._arrange(found.lost, run)] = np.nan
+        values = values[steps.start - whole.start : steps.stop - whole.start]
+        return Piece(span, values, self.plan.age[steps], found.corrupt)
 
     def place(self, span: Span, step: int) -> str:
         """The array, its store, and the step's time."""
@@ -153,10 +125,76 @@ class ChunkedSeries:
             times.insert(0, " to ".join(dict.fromkeys(labels)))
         return self.data.place + (f" at {' '.join(times)}" if times else "")
 
+    def describe(self, block: int, lag: int) -> bytes:
+        """Positions, ages and times of the block's steps; see `Series.describe`."""
+        parts: list[NDArray[Any]] = []
+        for first, stop in self._stretches(block, lag):
+            run, begin = divmod(first, len(self.plan.age))
+            steps = slice(begin, begin + stop - first)
+            # No lag asks whether a step is older than the longest of them.
+            parts += [np.array([first, stop]), np.minimum(self.plan.age[steps], lag)]
+            if self.data.time is not None:
+                parts.append(self.data.time.times.positions[steps])
+            if self.data.run is not None:
+                entries = self._run(run)
+                parts += [self.plan.chosen[entries], self.data.run.times.positions[entries]]
+        return b"".join(part.tobytes() for part in parts)
+
+    def paths(self, block: int, lag: int) -> Iterator[str]:
+        """Files of the chunks that are read for the block; see `Series.paths`."""
+        part, selections = self.plan.part(block), []
+        for first, stop in self._stretches(block, lag):
+            run, begin = divmod(first, len(self.plan.age))
+            selections.append(self._selection(run, slice(begin, begin + stop - first), part))
+        return chunk_files(self.data.stored, selections)
+
+    def _stretches(self, block: int, lag: int) -> list[tuple[int, int]]:
+        """First and one past the last position of all that is read for a block, pieces joined."""
+        found = list(self.plan.pieces(block, self.plan.rows))
+        context = min(lag, int(self.plan.age[found[0][0] % len(self.plan.age)])) if found else 0
+        return [(found[0][0] - context, found[0][0]), *found] if context > 0 else found
+
     @property
     def _growth(self) -> int:
         """Bytes in memory for each byte stored."""
         return max(1, self.data.coding.floating.itemsize // self.data.coding.stored.itemsize)
+
+    def _row_nbytes(self, part: int) -> int:
+        """Bytes in memory of one row of a part."""
+        points = int(self.plan.grid.points[part])
+        return self.plan.chunk * self._run_entries * points * self.plan.point_nbytes * self._growth
+
+    def _piece_rows(self, part: int, piece_steps: int | None) -> int:
+        """Rows that are read at once."""
+        if piece_steps is not None:
+            return -(-piece_steps // self.plan.chunk)
+        return max(1, _PIECE_BYTES // self._row_nbytes(part))
+
+    @property
+    def _run_entries(self) -> int:
+        return int(self.plan.run_sizes.max())
+
+    @property
+    def _objects_in_row(self) -> int:
+        """Chunks or shards that hold one row of all parts of the grid."""
+        axes, stored = self.data.axes, self.data.stored
+        counts = [
+            -(-size // chunk) for size, chunk in zip(stored.shape, stored.chunks, strict=True)
+        ]
+        if axes.variables:
+            chunk = stored.chunks[axes.variables[0]]
+            counts[axes.variables[0]] = -(-self.cut.stop // chunk) - self.cut.start // chunk
+        return prod(count for axis, count in enumerate(counts) if axis not in (axes.time, axes.run))
+
+    def _whole_chunks(self, steps: slice) -> slice:
+        """The steps of all chunks that hold some of these.
+
+        A chunk of which a part can be decoded is as bad as it is where all of it is read.
+        """
+        axis = self.data.axes.time
+        chunk = 1 if axis is None else self.data.stored.array.chunks[axis]
+        stop = -(-steps.stop // chunk) * chunk
+        return slice(steps.start // chunk * chunk, min(stop, len(self.plan.age)))
 
     def _run(self, run: int) -> slice:
         first = run * self.plan.run_chunk
@@ -192,7 +230,12 @@ class ChunkedSeries:
 
 
 def cut_array(
-    data: DataArray, group: str, columns: Sequence[int], block_bytes: int
+    data: DataArray,
+    group: str,
+    columns: Sequence[int],
+    block_bytes: int,
+    *,
+    lenient: bool = False,
 ) -> list[ChunkedSeries]:
     """Cuts an array along its first variable axis into series, and each of them into blocks.
 
@@ -201,6 +244,7 @@ def cut_array(
         group: Name of the group that its variables belong to.
         columns: For each of its variables, as stored, its position in the group; -1: not used.
         block_bytes: Uncompressed bytes that a block aims at.
+        lenient: Whether chunks that cannot be decoded count as missing.
 
     Returns:
         The series that hold at least one used variable.
@@ -225,7 +269,7 @@ def cut_array(
             len(used) * itemsize,
             block_bytes,
         )
-        series.append(ChunkedSeries(group, used, data, plan, cut))
+        series.append(ChunkedSeries(group, used, data, plan, cut, lenient))
     return series
 
 

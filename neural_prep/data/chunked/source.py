@@ -9,9 +9,14 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from neural_prep.data.chunked.arrays import Axes, DataArray
 from neural_prep.data.chunked.missing import read_coding
-from neural_prep.data.chunked.series import Axes, ChunkedSeries, DataArray, cut_array
+from neural_prep.data.chunked.remote import is_url
+from neural_prep.data.chunked.series import ChunkedSeries, cut_array
 from neural_prep.data.chunked.store import StoredArray, ZarrStore
+from neural_prep.data.retry import without_secrets
 from neural_prep.data.source import Group, StoreOptions, Variable
 from neural_prep.data.timelines.stored import StoreTimes
 from neural_prep.data.timelines.timeline import Timeline
@@ -23,12 +28,14 @@ class ZarrSource:
     """A zarr store that has been opened, checked and cut; implements `Source`."""
 
     path: str
+    remote: bool
     layout: str
     split: str | None
     groups: tuple[Group, ...]
     series: tuple[ChunkedSeries, ...]
     warnings: tuple[str, ...]
     identity: Mapping[str, object]
+    extent: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +69,18 @@ def build_source(
         groups: The arrays of each group, in the order of their variables.
         warnings: What the layout has to say.
     """
-    described, series, arrays = [], [], []
+    described, series = [], []
+    arrays: dict[str, dict[str, object]] = {}
     for name, parts in groups.items():
         variables: list[Variable] = []
         for part in parts:
             first = len(variables)
             columns = [first + column if column >= 0 else -1 for column in part.columns]
-            series += cut_array(part.data, name, columns, options.block_bytes)
+            lenient = options.corrupt == "missing"
+            series += cut_array(part.data, name, columns, options.block_bytes, lenient=lenient)
             variables += (_packed(variable, part.data) for variable in part.variables)
-            arrays.append({"group": name, "columns": columns} | _describe(part.data))
+            found = {"group": name, "columns": columns} | _describe(part.data)
+            arrays[part.data.stored.name] = found
         _check_names(variables, parts)
         described.append(_group(name, variables, parts))
     data = [part.data for parts in groups.values() for part in parts]
@@ -79,22 +89,28 @@ def build_source(
     identity = {
         "layout": layout,
         "arrays": arrays,
-        "times": sorted(_digest(line) for line in lines.values()),
-        "variables": {group.name: [each.name for each in group.variables] for group in described},
+        "times": {line.times.name: _describe_times(line) for line in lines.values()},
+        "names": {group.name: [each.name for each in group.variables] for group in described},
         "split": options.split,
         "start": options.start,
         "end": options.end,
         "step": options.step,
         "drop": None if options.drop is None else list(options.drop),
     }
+    extent = {
+        "shapes": {each.stored.name: list(each.stored.shape) for each in data},
+        "times": sorted(_digest(line) for line in lines.values()),
+    }
     return ZarrSource(
-        options.path,
+        without_secrets(options.path),
+        is_url(options.path),
         layout,
         options.split,
         tuple(described),
         tuple(series),
         tuple(dict.fromkeys([*warnings, *notes, *_zero_fill(data)])),
         identity,
+        extent,
     )
 
 
@@ -168,25 +184,30 @@ def _group(name: str, variables: Sequence[Variable], parts: Sequence[Part]) -> G
 
 
 def _describe(data: DataArray) -> dict[str, object]:
-    """What decides which values of an array are read, and how."""
-    stored, coding = data.stored, data.coding
+    """What decides which values of an array are read, and how, but for its length in time."""
+    stored, coding, axes = data.stored, data.coding, data.axes
+    growing = axes.time if axes.run is None else axes.run
     return {
-        "name": stored.name,
         "dims": list(stored.dims),
-        "shape": list(stored.shape),
+        "shape": [None if axis == growing else size for axis, size in enumerate(stored.shape)],
         "chunks": list(stored.chunks),
         "dtype": coding.stored.str,
         "fill": str(stored.array.metadata.fill_value),
         "missing": sorted(str(marker) for marker in coding.missing),
         "scale": coding.scale,
         "offset": coding.offset,
-        "axes": [data.axes.time, data.axes.run, list(data.axes.variables)],
+        "axes": [axes.time, axes.run, list(axes.variables)],
     }
 
 
+def _describe_times(line: Timeline) -> list[str | None]:
+    """What a time line's positions mean."""
+    return [line.times.kind, line.times.calendar]
+
+
 def _digest(line: Timeline) -> str:
-    digest = hashlib.sha256(line.times.positions.tobytes())
-    digest.update(line.age.tobytes())
+    digest = hashlib.sha256(np.ascontiguousarray(line.times.positions).data)
+    digest.update(np.ascontiguousarray(line.age).data)
     return f"{line.times.name}:{digest.hexdigest()}"
 
 

@@ -2,29 +2,30 @@
 
 Files are memory-mapped and used in place where their type allows, so that reading costs no copy.
 The price: a file that is cut off by someone else while its values are in use kills the process
-(SIGBUS), as with every map; a change between two pieces is found and named.
+(SIGBUS), as with every map; what cannot be read before, and a change between two pieces, is named.
 
 Legend: T steps, O outer and I inner variables, N grid points, F files, B blocks.
 """
 
 from __future__ import annotations
 
-import mmap
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from neural_prep.data.source import Piece, Span
+from neural_prep.data.files.headers import cut_off_header
+from neural_prep.data.files.pages import bring_in
+from neural_prep.data.retry import RETRIES, is_transient, reason_of, retry
+from neural_prep.data.source import Outline, Piece, Span
 from neural_prep.data.values import check_dtype, float_type, to_float
-from neural_prep.errors import InputError
+from neural_prep.errors import InputError, ReadError
+from neural_prep.stats.corrupt import CorruptChunk
 
 _PIECE_BYTES = 16_000_000
-_POPULATE_READ = getattr(mmap, "MADV_POPULATE_READ", 22)  # Linux 5.14 and newer
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class ArrayFile:
         dtype: Its stored type.
         label: What its steps belong to, for messages.
         stamp: Its length in bytes and the time of its last change, in nanoseconds.
+        corrupt: Its entry in the result, where it is cut off and counts as missing.
     """
 
     path: Path
@@ -44,8 +46,9 @@ class ArrayFile:
     dtype: np.dtype[np.generic]
     label: str
     stamp: tuple[int, int]
+    corrupt: CorruptChunk | None = None
 
-    def load(self) -> np.memmap[Any, np.dtype[np.generic]]:
+    def load(self) -> NDArray[np.generic]:
         """The whole array, memory-mapped.
 
         Raises:
@@ -63,31 +66,46 @@ class ArrayFile:
         return _map(self.path)
 
 
-def open_file(path: Path, dims: Sequence[str], label: str = "") -> ArrayFile:
+def open_file(
+    path: Path,
+    dims: Sequence[str],
+    label: str = "",
+    *,
+    retries: int = RETRIES,
+    if_cut_off: CorruptChunk | None = None,
+) -> ArrayFile:
     """Checks a file's header and length without reading its values.
 
     Args:
         path: The file.
         dims: Names of the dimensions that are expected.
         label: What its steps belong to, for messages.
+        retries: How often what fails for the moment is read again.
+        if_cut_off: Its entry in the result if it is cut off; None: that is an error.
 
     Raises:
         InputError: if it is no whole `.npy` file of numbers with these dimensions.
     """
+    corrupt = None
     try:
-        stamp = _stamp(path)  # before the map: a later change is then found
-        array = _map(path)
+        stamp = retry(str(path), retries, _stamp, path)  # before the map: a later change is found
+        header = None if if_cut_off is None else retry(str(path), retries, cut_off_header, path)
+        if header is not None:
+            (shape, dtype), corrupt = header, if_cut_off
+        else:
+            array = retry(str(path), retries, _map, path)
+            shape, dtype = array.shape, array.dtype
     except OSError as error:
         raise InputError(
             f"{path} cannot be read ({error.strerror or error}); make it readable or remove it"
         ) from error
-    if array.ndim != len(dims) or 0 in array.shape:
+    if len(shape) != len(dims) or 0 in shape:
         raise InputError(
-            f"{path} has shape {array.shape}; expected ({', '.join(dims)}), each at least 1: "
+            f"{path} has shape {shape}; expected ({', '.join(dims)}), each at least 1: "
             "write it again or remove it"
         )
-    check_dtype(array.dtype, str(path))
-    return ArrayFile(path, array.shape, array.dtype, label, stamp)
+    check_dtype(dtype, str(path))
+    return ArrayFile(path, shape, dtype, label, stamp, corrupt)
 
 
 @dataclass(frozen=True)
@@ -105,6 +123,7 @@ class FileSeries:
         timed: Whether the files' first dimension is time; else each file is one step.
         kept: `(N,)`: which grid points are used; None: all.
         block_bytes: Uncompressed bytes that a block aims at.
+        retries: How often what fails for the moment is read again.
         block_nbytes: Uncompressed bytes of each block, `(B,)`.
     """
 
@@ -115,6 +134,7 @@ class FileSeries:
     timed: bool
     kept: NDArray[np.bool_] | None
     block_bytes: int
+    retries: int = RETRIES
     block_nbytes: NDArray[np.int64] = field(init=False)
     _points: NDArray[np.intp] | None = field(init=False)  # indices of the points that are kept
     _starts: NDArray[np.int64] = field(init=False)  # (F + 1,): each file's first position
@@ -150,8 +170,7 @@ class FileSeries:
     ) -> Iterator[Span]:
         """Spans of each file of the block, none with context; see `Series.spans`."""
         step_nbytes = self._step_nbytes
-        growth = max(1, float_type(self.files[0].dtype).itemsize // self.files[0].dtype.itemsize)
-        steps = piece_steps or max(1, _PIECE_BYTES // (step_nbytes * growth))
+        steps = self._piece_steps(piece_steps)
         files = range(self._cuts[block], self._cuts[block + 1])
         for file in files:
             begin, end = int(self._starts[file]), int(self._starts[file + 1])
@@ -167,23 +186,65 @@ class FileSeries:
                     nbytes=(stop - first) * step_nbytes,
                 )
 
+    def outline(self, *, lag: int, piece_steps: int | None) -> Outline:
+        """What reading all blocks takes: none needs earlier steps; see `Series.outline`."""
+        lengths = np.diff(self._starts)
+        steps = self._piece_steps(piece_steps)
+        return Outline(
+            objects=len(self.files),
+            pieces=np.add.reduceat(-(-lengths // steps), self._cuts[:-1]),
+            again=np.zeros(len(self.block_nbytes), np.int64),
+            apart=1,
+            growth=self._growth,
+            piece_nbytes=min(steps, int(lengths.max())) * self._step_nbytes * self._growth,
+            step_nbytes=self._step_nbytes * self._growth,
+        )
+
+    @property
+    def _growth(self) -> int:
+        """Bytes in memory for each byte stored."""
+        return max(1, float_type(self.files[0].dtype).itemsize // self.files[0].dtype.itemsize)
+
+    def _piece_steps(self, piece_steps: int | None) -> int:
+        return piece_steps or max(1, _PIECE_BYTES // (self._step_nbytes * self._growth))
+
     def read(self, span: Span) -> Piece:
         """Maps the span's steps; copies them only to convert them or to leave out points.
 
         Raises:
-            InputError: if the file is not what it was when it was opened.
+            InputError: if the file is not what it was when it was opened, or may not be read.
+            ReadError: if it cannot be read now, though it was tried several times.
         """
         index, begin = self._find(span.first)
         steps = slice(span.first - begin, span.stop - begin)
-        mapped = self.files[index].load()
-        stored = mapped.view(np.ndarray)
+        file = self.files[index]
+        age = np.arange(steps.start, steps.stop, dtype=np.int64)
+        if file.corrupt is not None:
+            outer, points, inner = self.shape
+            kept = points if self._points is None else len(self._points)
+            values = np.full((len(age), outer, kept, inner), np.nan, float_type(file.dtype))
+            return Piece(span, values, age, (file.corrupt,) if steps.start == 0 else ())
+        try:
+            values = retry(str(file.path), self.retries, self._values, file, steps)
+        except OSError as error:
+            kind = ReadError if is_transient(error) else InputError
+            tries = f", {self.retries + 1} attempts" if is_transient(error) else ""
+            within = f", steps {steps.start} to {steps.stop - 1}" if self.timed else ""
+            raise kind(
+                f"{file.path}{within} cannot be read ({reason_of(error)}{tries}); start again when "
+                "it can"
+            ) from error
+        return Piece(span, values, age)
+
+    def _values(self, file: ArrayFile, steps: slice) -> NDArray[np.floating]:
+        stored = file.load()
         fields = (stored[steps] if self.timed else stored).reshape(-1, *self.shape)
         if self._points is not None:
             fields = fields.take(self._points, axis=2)
         values = to_float(fields)
         if np.may_share_memory(values, stored):
-            _bring_in(mapped, values)  # here, beside the arithmetic on earlier ones
-        return Piece(span, values, np.arange(steps.start, steps.stop, dtype=np.int64))
+            bring_in(values)  # here, beside the arithmetic on earlier ones
+        return values
 
     def place(self, span: Span, step: int) -> str:
         """The file, and the step in it."""
@@ -191,6 +252,17 @@ class FileSeries:
         file = self.files[index]
         within = f", step {span.first + step - begin}" if self.timed else ""
         return f"{file.path}{within}" + (f" ({file.label})" if file.label else "")
+
+    def describe(self, block: int, lag: int) -> bytes:
+        """Names and shapes of the block's files; see `Series.describe`."""
+        return repr([(file.path.name, file.shape) for file in self._files(block)]).encode()
+
+    def paths(self, block: int, lag: int) -> Iterator[str]:
+        """The block's files, which hold all that its lags need."""
+        return (str(file.path) for file in self._files(block))
+
+    def _files(self, block: int) -> tuple[ArrayFile, ...]:
+        return self.files[self._cuts[block] : self._cuts[block + 1]]
 
     def _find(self, position: int) -> tuple[int, int]:
         """The file that holds a position, and its first position."""
@@ -203,18 +275,7 @@ def _stamp(path: Path) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def _bring_in(mapped: np.memmap[Any, np.dtype[np.generic]], values: NDArray[Any]) -> None:
-    """Maps the pages that values lie in, which takes half as long as touching each of them."""
-    map_start = mapped.ctypes.data - mapped.offset % mmap.ALLOCATIONGRANULARITY
-    start = (values.ctypes.data - map_start) // mmap.PAGESIZE * mmap.PAGESIZE
-    length = values.ctypes.data + values.nbytes - map_start - start
-    try:
-        mapped._mmap.madvise(_POPULATE_READ, start, length)  # type: ignore[attr-defined]
-    except (AttributeError, OSError):  # a kernel without it, or a file that has been cut off
-        values.reshape(-1).view(np.uint8)[:: mmap.PAGESIZE].max()
-
-
-def _map(path: Path) -> np.memmap[Any, np.dtype[np.generic]]:
+def _map(path: Path) -> NDArray[np.generic]:
     """The file's array, mapped copy-on-write: writable, as all arrays that the arithmetic gets.
 
     Nothing is written, and nothing is ever unpickled.
@@ -224,7 +285,7 @@ def _map(path: Path) -> np.memmap[Any, np.dtype[np.generic]]:
         OSError: if the file cannot be opened.
     """
     try:
-        return np.lib.format.open_memmap(path, mode="c")
+        return np.lib.format.open_memmap(path, mode="c").view(np.ndarray)
     except OSError:
         raise
     except Exception as error:  # for a damaged header also tokenize's own and OverflowError

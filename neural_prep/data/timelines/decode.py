@@ -1,4 +1,4 @@
-"""Decodes a time coordinate as CF says, through xarray; what cannot be decoded stays numbers.
+"""Decodes a time coordinate as CF says, through xarray unless it is plain; else it stays numbers.
 
 Legend: T times of one axis.
 """
@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import xarray as xr
 from numpy.typing import NDArray
 
+from neural_prep.data.timelines.plain import plain_positions
 from neural_prep.data.timelines.times import EPOCH, MICROSECONDS, NO_TIME, Times
 
 _ATTRIBUTES = ("units", "calendar", "dtype")
@@ -36,9 +36,12 @@ def decode_times(name: str, raw: NDArray[Any], attrs: Mapping[str, Any]) -> Time
         return index_times(name, len(raw), f"{name} holds no numbers but {raw.dtype}")
     if "scale_factor" in attrs or "add_offset" in attrs:
         raw = raw * float(attrs.get("scale_factor", 1)) + float(attrs.get("add_offset", 0))
-    known = raw[np.isfinite(raw)]
+    known = raw[np.isfinite(raw)] if raw.dtype.kind == "f" else raw
     if len(known) == 0:
         return index_times(name, len(raw), f"{name} holds no finite number")
+    positions = plain_positions(raw, attrs)
+    if positions is not None:
+        return Times(name, positions, "date")
     relevant = {key: attrs[key] for key in _ATTRIBUTES if key in attrs}
     try:  # the extremes decide what xarray decodes to, at the price of two
         ends = _through_xarray(np.array([known.min(), known.max()]), relevant)
@@ -107,6 +110,8 @@ def _raw_times(name: str, raw: NDArray[Any], attrs: Mapping[str, Any], error: Ex
 
 
 def _through_xarray(raw: NDArray[Any], attrs: Mapping[str, Any]) -> NDArray[Any]:
+    import xarray as xr  # lazily: it takes longer than all else, and few stores need it
+
     coded = xr.Dataset({"times": ("times", raw, dict(attrs))})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # on precision and calendars: both are dealt with here

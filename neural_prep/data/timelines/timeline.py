@@ -98,6 +98,8 @@ def pick_step(positions: NDArray[np.int64]) -> int | None:
     6
     """
     distances = _distances(positions)
+    if len(distances) and distances[0] > 0 and (distances == distances[0]).all():
+        return int(distances[0])  # nothing to sort
     sizes, counts = np.unique(distances[distances > 0], return_counts=True)
     return int(sizes[np.argmax(counts)]) if len(sizes) else None
 
@@ -116,14 +118,19 @@ def trajectory_ages(
     distances = _distances(positions)
     first = selected.copy()
     first[1:] &= ~(selected[:-1] & (distances > 0 if step is None else distances == step))
-    index = np.arange(len(positions))
-    return np.where(selected, index - np.maximum.accumulate(np.where(first, index, 0)), -1)
+    starts = np.concatenate(([0], np.flatnonzero(first)))
+    age = np.arange(len(positions))
+    age -= np.repeat(starts, np.diff(starts, append=len(positions)))
+    age[~selected] = -1
+    return age
 
 
 def _distances(positions: NDArray[np.int64]) -> NDArray[np.int64]:
     """Distances of neighbours, `(T - 1,)`; 0 beside a missing time, which so joins nothing."""
     known = positions != NO_TIME
-    return np.where(known[1:] & known[:-1], positions[1:] - positions[:-1], 0)
+    distances = np.diff(positions)
+    distances[~(known[1:] & known[:-1])] = 0
+    return distances
 
 
 def _nothing_selected(times: Times, start: str | None, end: str | None) -> str:

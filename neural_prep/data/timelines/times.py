@@ -13,7 +13,6 @@ from datetime import timedelta
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from neural_prep.errors import InputError
@@ -93,6 +92,8 @@ def parse_step(text: str, times: Times) -> int | None:
             f"data.step: {text!r} cannot be compared with {times.name}, which has no unit of time; "
             "use any"
         )
+    import pandas as pd  # lazily: it takes longer than opening a store
+
     try:  # a bare number is nanoseconds to pandas, and nobody means that
         duration = pd.Timedelta(text) if re.search("[A-Za-z:]", text) else pd.NaT
     except ValueError:

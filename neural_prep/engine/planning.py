@@ -1,0 +1,148 @@
+"""`neural-prep plan`: what a run will do, without doing it.
+
+It takes the run's own configuration, and imports neither Lightning nor torch, numba or xarray: a
+plan is there in less time than those take to import. Of the trainer's flags it knows the numbers of
+ranks and nodes; others, and the output's, don't matter here and may be there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from argparse import SUPPRESS
+from collections.abc import Sequence
+from typing import Any
+
+from jsonargparse import ArgumentError, ArgumentParser
+
+from neural_prep.engine.config import check_arguments, explain, known_keys
+from neural_prep.engine.forecast import RATE, forecast
+from neural_prep.engine.forecast_report import describe, show
+from neural_prep.engine.options import DataOptions, check_lags
+from neural_prep.errors import InputError
+
+_DONE, _FAILED, _WRONG_INPUT = 0, 1, 2
+_IGNORED = ("trainer", "output", "seed_everything")
+_RATE = re.compile(r"(\d+(?:\.\d*)?(?:e\d+)?) ?([kMGT]?)B?(?:/s)?", re.IGNORECASE)
+_PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+
+
+def run_plan(args: Sequence[str]) -> int:
+    """Runs `neural-prep plan` with these arguments and returns the exit status."""
+    try:
+        _plan(_parse(args))
+        sys.stdout.flush()
+    except InputError as error:
+        sys.stderr.write(f"neural-prep: {' '.join(str(error).split())}\n")
+        return _WRONG_INPUT
+    except BrokenPipeError:  # who has stopped reading, `| head`, has what they wanted
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        sys.stderr.write(f"neural-prep: {error}\n")
+        return _FAILED
+    except SystemExit as error:  # from --help and the like, and rich's for a broken pipe
+        return int(error.code or 0)
+    return _DONE
+
+
+def _plan(config: Any) -> None:
+    data = DataOptions(**config.data)
+    per_node = count_ranks(config.trainer.devices)
+    nodes = config.trainer.num_nodes
+    if nodes < 1:
+        raise InputError(f"trainer.num_nodes: {nodes} is too small; expected at least 1")
+    rate = parse_rate(config.rate)
+    plan = data.open(check_lags(config.model.lags))
+    found = forecast(
+        plan,
+        ranks=per_node * nodes,
+        nodes=nodes,
+        threads=data.threads(per_node),
+        piece_steps=data.piece_steps,
+        read_ahead=data.read_ahead,
+        rate=rate or RATE,
+    )
+    for line in plan.source.warnings:
+        sys.stderr.write(f"warning: {line}\n")
+    if config.json:
+        sys.stdout.write(json.dumps(describe(plan, found, data.split), indent=1) + "\n")
+    else:
+        show(plan, found, split=data.split, assumed=rate is None)
+
+
+def _parse(args: Sequence[str]) -> Any:
+    parser = _parser()
+    known = known_keys(parser) - {"seed_everything"} | {"rate", "json"}
+    try:
+        return parser.parse_args(check_arguments(args, known, _IGNORED))
+    except ArgumentError as error:
+        raise InputError(explain(str(error))) from error
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        prog="neural-prep plan",
+        description="Show what `neural-prep stats` will do with the same options, and what that "
+        "takes. Nothing but metadata is read.",
+        exit_on_error=False,
+    )
+    parser.add_argument("-c", "--config", action="config", help="The run's configuration file.")
+    parser.add_argument(
+        "--rate",
+        type=str | None,
+        help="Uncompressed bytes that one rank reads, decodes and sums in a second, such as 2GB/s; "
+        "the last line of a run says what it was for all ranks.",
+    )
+    parser.add_argument("--json", action="store_true", help="Write JSON instead of tables.")
+    trainer = parser.add_argument_group("The trainer's flags; others are ignored")
+    trainer.add_argument(
+        "--trainer.devices", type=int | str | list[int], default="auto", help="Ranks on each node."
+    )
+    trainer.add_argument("--trainer.num_nodes", type=int, default=1, help="Number of nodes.")
+    model = parser.add_argument_group("The statistics")
+    model.add_argument(
+        "--model.lags",
+        type=list[int],
+        default=[1],
+        help="Distances of the two ends of a difference, in steps.",
+    )
+    model.add_argument("--model.parameter_weights", type=Any, help=SUPPRESS)
+    parser.add_class_arguments(DataOptions, "data")
+    return parser
+
+
+def count_ranks(devices: int | str | Sequence[int]) -> int:
+    """Ranks on each node, as Lightning counts them on CPUs.
+
+    Raises:
+        InputError: if that depends on the machine, or is no number.
+
+    >>> [count_ranks(devices) for devices in ("auto", 4, "4", [0, 1])]
+    [1, 4, 4, 2]
+    """
+    if isinstance(devices, str):
+        devices = 1 if devices == "auto" else int(devices) if devices.isdecimal() else 0
+    count = devices if isinstance(devices, int) else len(devices)
+    if count < 1:
+        raise InputError(f"trainer.devices: {devices!r} is no number of ranks; expected at least 1")
+    return count
+
+
+def parse_rate(text: str | None) -> int | None:
+    """Bytes a second.
+
+    Raises:
+        InputError: if the text says no rate.
+
+    >>> [parse_rate(text) for text in ("2GB/s", "500 MB/s", "1.5e9", None)]
+    [2000000000, 500000000, 1500000000, None]
+    """
+    if text is None:
+        return None
+    match = _RATE.fullmatch(text.strip())
+    rate = 0 if match is None else int(float(match[1]) * _PREFIXES[match[2].lower()])
+    if rate < 1:
+        raise InputError(f"--rate: {text!r} is no rate; expected one such as 2GB/s or 500MB/s")
+    return rate
