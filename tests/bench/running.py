@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from baselines import PIPELINES
 from memory import Peak, run_watched
 from stores import Store
 
@@ -34,7 +33,7 @@ def run_stats(
     *,
     ranks: int,
     lags: Sequence[int] = (1,),
-    pipeline: str = "default",
+    decoder: str | None = None,
     output: Path | None = None,
 ) -> Run:
     """Runs the command on a store.
@@ -44,7 +43,7 @@ def run_stats(
         extra: More options.
         ranks: How many there are.
         lags: The differences' lags.
-        pipeline: Zarr's codec pipeline, one of `PIPELINES`.
+        decoder: Who decodes: zarr-python (`zarr`) or `zarrs`; unset: whoever is fastest.
         output: Where the results are left; unset, they are removed.
     """
     with tempfile.TemporaryDirectory() as folder:
@@ -54,8 +53,8 @@ def run_stats(
         args += ["--data.split", store.split] if store.split else []
         args += ["--model.lags", str(list(lags)), "--output.dir", str(output)]
         args += ["--trainer.devices", str(ranks), *extra]
-        variables = {"ZARR_CODEC_PIPELINE__PATH": PIPELINES[pipeline]}
-        wall, peak = run_watched(args, environment() | variables)
+        args += ["--data.decoder", decoder] if decoder else []
+        wall, peak = run_watched(args, environment())
         run = json.loads((output / "statistics.json").read_text())["run"]
     # A lag's overlap is read again at some blocks' starts, and static fields are read too.
     if not store.nbytes <= run["bytes"] <= 1.1 * store.nbytes:
