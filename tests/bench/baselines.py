@@ -17,9 +17,9 @@ import numpy as np
 from stores import Store
 
 Work = Callable[[], object]
-# Zarr's codec pipelines: its own, and that of the package zarrs.
-PIPELINES = {
-    "default": "zarr.core.codec_pipeline.BatchedCodecPipeline",
+# Who decodes chunks: zarr-python by its default codec pipeline, or the package zarrs.
+_PIPELINES = {
+    "zarr": "zarr.core.codec_pipeline.BatchedCodecPipeline",
     "zarrs": "zarrs.ZarrsCodecPipeline",
 }
 _PIECE_BYTES = 16_000_000
@@ -59,7 +59,7 @@ def _work(ready: Any, times: Any, prepare: Callable[..., Work], rank: int, *args
     times.put((begun, time.monotonic()))
 
 
-def reading(rank: int, ranks: int, store: Store, how: str = "default") -> Work:
+def reading(rank: int, ranks: int, store: Store, how: str = "zarr") -> Work:
     """Reads this rank's share of the fields, in order, and does nothing with them.
 
     Whole rows of zarr chunks of about 16 MB a call, which is faster than one row a call where
@@ -69,14 +69,14 @@ def reading(rank: int, ranks: int, store: Store, how: str = "default") -> Work:
         rank: Which share.
         ranks: How many shares there are.
         store: The store.
-        how: Of zarr stores, the codec pipeline, one of `PIPELINES`. Of `.npy` files, `fromfile`:
-            into new memory, by `np.fromfile`; or `reused`: into one small buffer over and over,
+        how: Of zarr stores, who decodes: `zarr` or `zarrs`. Of `.npy` files, `fromfile`: into new
+            memory, by `np.fromfile`; or `reused`: into one small buffer over and over,
             the least that a copy of the page cache can cost.
     """
     if store.arrays:
         import zarr
 
-        zarr.config.set({"codec_pipeline.path": PIPELINES[how]})
+        zarr.config.set({"codec_pipeline.path": _PIPELINES[how]})
         group = zarr.open_group(store.path, mode="r")
         parts: list[Any] = [part for name in store.arrays for part in _rows(group[name])]
         read: Callable[[Any], object] = lambda part: part[0][part[1]]  # noqa: E731

@@ -53,9 +53,8 @@ def _measure(section: Section, name: str, shelf: Shelf, args: Namespace) -> None
 
 def _peak(store: Store, args: Namespace) -> Peak:
     """The greatest of all rounds."""
-    pipeline = args.pipelines[-1] if store.arrays else "default"
     peak = Peak()
     for _ in range(args.repeat):
-        peak |= run_stats(store, args.stats_args, ranks=args.ranks, pipeline=pipeline).peak
+        peak |= run_stats(store, args.stats_args, ranks=args.ranks).peak
         print(f"  {peak} MB", file=sys.stderr)
     return peak

@@ -15,8 +15,6 @@ from typing import Any
 from memory import Peak, run_watched
 from stores import Store
 
-DECODERS = {"default": "zarr", "zarrs": "zarrs"}  # what `data.decoder` is with each pipeline
-COMMAND = ("-m", "neural_prep.cli")
 _STARTED_BY = ("RANK", "LOCAL_", "WORLD_", "MASTER_", "TORCHELASTIC_", "SLURM_", "PL_", "GROUP_")
 
 
@@ -35,8 +33,7 @@ def run_stats(
     *,
     ranks: int,
     lags: Sequence[int] = (1,),
-    pipeline: str = "default",
-    command: Sequence[str] = COMMAND,
+    decoder: str | None = None,
     output: Path | None = None,
 ) -> Run:
     """Runs the command on a store.
@@ -46,18 +43,17 @@ def run_stats(
         extra: More options.
         ranks: How many there are.
         lags: The differences' lags.
-        pipeline: Zarr's codec pipeline, one of `DECODERS`.
-        command: What neural-prep is, for Python.
+        decoder: Who decodes: zarr-python (`zarr`) or `zarrs`; unset: whoever is fastest.
         output: Where the results are left; unset, they are removed.
     """
     with tempfile.TemporaryDirectory() as folder:
         output = output or Path(folder)
-        args = [sys.executable, *command, "stats"]
+        args = [sys.executable, "-m", "neural_prep.cli", "stats"]
         args += ["--data.path", store.path, "--data.layout", store.layout]
         args += ["--data.split", store.split] if store.split else []
         args += ["--model.lags", str(list(lags)), "--output.dir", str(output)]
         args += ["--trainer.devices", str(ranks), *extra]
-        args += ["--data.decoder", DECODERS[pipeline]] if store.arrays else []
+        args += ["--data.decoder", decoder] if decoder else []
         wall, peak = run_watched(args, environment())
         run = json.loads((output / "statistics.json").read_text())["run"]
     # A lag's overlap is read again at some blocks' starts, and static fields are read too.

@@ -37,7 +37,7 @@ def measure(shelf: Shelf, args: Namespace) -> list[Section]:
 
 
 def _measure(section: Section, store: Store, args: Namespace) -> None:
-    how = args.pipelines[-1] if store.arrays else "reused"
+    how = args.decoders[-1] if store.arrays else "reused"
     contenders: dict[str, Callable[[], float]] = {}
     for name, (ranks, cores) in _WORLDS.items():
         contenders[f"reading, {name}"] = partial(_read, store, how, ranks, cores)
@@ -69,6 +69,5 @@ def _read(store: Store, how: str, ranks: int, cores: int) -> float:
 
 def _run(store: Store, args: Namespace, ranks: int, cores: int) -> float:
     extra = ["--data.workers", "1", *args.stats_args]
-    pipeline = args.pipelines[-1] if store.arrays else "default"
     with on_cores(_first_cores(cores)):
-        return seconds_of_stats(store, extra, ranks=ranks, pipeline=pipeline)
+        return seconds_of_stats(store, extra, ranks=ranks)

@@ -12,8 +12,14 @@ from outcome import Rates, Section
 from running import seconds_of_stats, take_turns
 from stores import STORES, Shelf, Store, usual_nbytes
 
-OF_READING = {"zstd": 0.8, "lz4": 0.7, "raw": 0.6, "npy": 0.6}
-OF_READING_BY_ZARRS = {"zstd": 0.95, "lz4": 0.85}
+# By codec, the least that statistics reach of reading; what is read and summed by whom.
+OF_READING = {
+    ("stats, zarr", "reading, zarr"): {"zstd": 0.8, "lz4": 0.7, "raw": 0.6},
+    ("stats, zarrs", "reading, zarr"): {"zstd": 0.95, "lz4": 0.85},
+    ("stats, zarrs", "reading, zarrs"): {},
+    ("stats", "reading, fromfile"): {"npy": 0.6},
+    ("stats", "reading, reused"): {"npy": 0.6},
+}
 TIMES_DASK, A_LAG = 4.0, 0.1
 _MORE_LAGS = (1, 2, 3)
 
@@ -32,78 +38,66 @@ def measure(shelf: Shelf, args: Namespace) -> list[Section]:
         _hold_dask(beside_dask, store, rates)
         _hold_lags(lags, store, rates)
     beside_reading.notes.append(
-        "reading: zarr-python's default codec pipeline; .npy files by np.fromfile, or into one "
-        "small buffer over and over (reused)"
+        "decoded by zarr-python's default codec pipeline (zarr) or by zarrs; .npy files are read "
+        "by np.fromfile, or into one small buffer over and over (reused)"
     )
     return [beside_reading, beside_dask, lags]
 
 
 def _rounds(store: Store, args: Namespace) -> dict[str, Rates]:
     """All contenders on one store: reading first, which brings it into the page cache."""
-    pipelines = args.pipelines if store.arrays else ("default",)
-    ways = pipelines if store.arrays else ("fromfile", "reused")
     raw = partial(seconds_of, reading, args.ranks, store)
     stats = partial(seconds_of_stats, store, args.stats_args, ranks=args.ranks)
     contenders: dict[str, Callable[[], float]] = {}
-    for how in ways:
+    for how in args.decoders if store.arrays else ("fromfile", "reused"):
         contenders[f"reading, {how}"] = partial(raw, how)
-    for each in pipelines:
-        contenders[f"stats, {each}"] = partial(stats, pipeline=each)
-    contenders["more lags"] = partial(stats, lags=_MORE_LAGS, pipeline=pipelines[-1])
+    if store.arrays:
+        for decoder in args.decoders:
+            contenders[f"stats, {decoder}"] = partial(stats, decoder=decoder)
+    else:
+        contenders["stats"] = stats
+    options = {"decoder": args.decoders[-1]} if store.arrays else {}
+    contenders["more lags"] = partial(stats, lags=_MORE_LAGS, **options)
     contenders["dask"] = partial(seconds_of, xarray_dask, 1, store, args.ranks)
-    raw(ways[0])
+    next(iter(contenders.values()))()
     seconds = take_turns(contenders, args.repeat, {"dask": args.dask_repeat})
     return {name: Rates(found, store.nbytes) for name, found in seconds.items()}
 
 
 def _hold_reading(section: Section, store: Store, rates: Mapping[str, Rates]) -> None:
-    row = _describe(store)
-    for name in ("default", "fromfile", "reused", "zarrs"):
-        if f"reading, {name}" in rates:
-            row[f"reading, {name}"] = rates[f"reading, {name}"]
-    row |= {name: found for name, found in rates.items() if name.startswith("stats")}
+    shown = {name: found for name, found in rates.items() if name.startswith(("reading", "stats"))}
+    row = _describe(store) | shown
     section.rows.append(row)
     codec = store.recipe.codec
-    if not store.arrays:
-        for how in ("fromfile", "reused"):
-            ratio = rates["stats, default"].over(rates[f"reading, {how}"])
-            row[f"of {how}"] = ratio
-            what = f"npy, of reading ({how})"
-            section.hold(what, OF_READING[codec], store.name, ratio, least=True)
-        return
-    ratio = rates["stats, default"].over(rates["reading, default"])
-    row["of default"] = ratio
-    section.hold(f"{codec}, of reading", OF_READING[codec], store.name, ratio, least=True)
-    if "stats, zarrs" in rates:
-        ratio = rates["stats, zarrs"].over(rates["reading, default"])
-        row["zarrs of default"] = ratio
-        row["zarrs of zarrs"] = rates["stats, zarrs"].over(rates["reading, zarrs"])
-        if codec in OF_READING_BY_ZARRS:
-            limit = OF_READING_BY_ZARRS[codec]
-            what = f"{codec} by zarrs, of reading (default)"
-            section.hold(what, limit, store.name, ratio, least=True)
+    for (stats, raw), limits in OF_READING.items():
+        if stats in rates and raw in rates:
+            ratio = rates[stats].over(rates[raw])
+            row[f"{stats} / {raw.removeprefix('reading, ')}"] = ratio
+            if codec in limits:
+                what = f"{codec}: {stats} / {raw}"
+                section.hold(what, limits[codec], store.name, ratio, least=True)
 
 
 def _hold_dask(section: Section, store: Store, rates: Mapping[str, Rates]) -> None:
     if "dask" not in rates:
         return
-    row = {"store": store.name, "dask": rates["dask"]}
+    row: dict[str, object] = {"store": store.name, "dask": rates["dask"]}
     section.rows.append(row)
     for name, found in rates.items():
         if name.startswith("stats"):
-            row[f"times dask ({name})"] = found.over(rates["dask"])
-    ratio = rates["stats, default"].over(rates["dask"])
-    section.hold("times xarray + dask", TIMES_DASK, store.name, ratio, least=True)
+            ratio = row[f"{name} / dask"] = found.over(rates["dask"])
+            if name != "stats, zarrs":  # dask reads by zarr-python alone, too
+                section.hold("stats / dask", TIMES_DASK, store.name, ratio, least=True)
 
 
 def _hold_lags(section: Section, store: Store, rates: Mapping[str, Rates]) -> None:
     one = [found for name, found in rates.items() if name.startswith("stats")][-1]
-    three = rates["more lags"]
-    share = (three.best / one.best - 1) / (len(_MORE_LAGS) - 1)
+    more = rates["more lags"]
+    share = (more.best / one.best - 1) / (len(_MORE_LAGS) - 1)
     section.rows.append(
-        {"store": store.name, "lag 1": one, f"lags {_MORE_LAGS}": three, "a lag": share}
+        {"store": store.name, "lag 1": one, f"lags {_MORE_LAGS}": more, "a lag": share}
     )
-    section.hold("a further lag, of the time", A_LAG, store.name, share, least=False)
+    section.hold("time of a further lag", A_LAG, store.name, share, least=False)
 
 
 def _describe(store: Store) -> dict[str, object]:

@@ -30,14 +30,13 @@ STORES = {
     "cf-lz4-sharded": Recipe("cf", "lz4", shard=8, one_level=True),
     "cf-raw": Recipe("cf", "raw", zarr=2),
 }
-# Chunks of about so many bytes, for memory, and objects of 1 MB, for latency.
-SPECIAL = {
+# Chunks of about so many bytes, for memory.
+LARGE = {
     "mllam-zstd-64MB": Recipe("mllam", "zstd", steps=14),
     "mllam-zstd-256MB": Recipe("mllam", "zstd", steps=56),
     "mllam-zstd-512MB": Recipe("mllam", "zstd", steps=112),
-    "cf-zstd-1MB": Recipe("cf", "zstd", one_level=True),
 }
-_RECIPES = STORES | SPECIAL
+_RECIPES = STORES | LARGE
 _CHUNKS = 6  # of a store at least: fewer would not fill what is read ahead
 _MOST = 4  # times as many bytes for that
 _FAST = 2  # times as many bytes where reading takes less than half a second for 1 GB
@@ -48,7 +47,7 @@ class Store:
     """A store that has been written.
 
     Attributes:
-        name: One of `STORES` or `SPECIAL`.
+        name: One of `STORES` or `LARGE`.
         path: Its folder.
         nbytes: Uncompressed bytes of all its fields.
         stored: Bytes of its files.
@@ -96,21 +95,30 @@ class Shelf:
 
     @contextmanager
     def store(self, name: str, nbytes: float) -> Iterator[Store]:
-        """The store of about so many uncompressed bytes, written where it is not there yet."""
-        path = self.folder / f"{name}_{round(nbytes / 1e6)}MB"
-        note = path.with_suffix(".json")
-        if not note.is_file():
-            shutil.rmtree(path, ignore_errors=True)
-            path.mkdir(parents=True)
-            write_store(path, _RECIPES[name], round(nbytes))
-            note.write_text(json.dumps(asdict(_describe(name, path))))
-        known = json.loads(note.read_text())
+        """The store of about so many uncompressed bytes."""
+        store = make_store(name, self.folder, round(nbytes))
         try:
-            yield Store(**known | {"arrays": tuple(known["arrays"])})
+            yield store
         finally:
             if not self.kept:
-                note.unlink()
-                shutil.rmtree(path)
+                _note(Path(store.path)).unlink()
+                shutil.rmtree(store.path)
+
+
+def make_store(name: str, folder: Path, nbytes: int) -> Store:
+    """The store of about so many uncompressed bytes, written where it is not there yet."""
+    path = folder / f"{name}_{round(nbytes / 1e6)}MB"
+    if not _note(path).is_file():
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir(parents=True)
+        write_store(path, _RECIPES[name], nbytes)
+        _note(path).write_text(json.dumps(asdict(_describe(name, path))))
+    known = json.loads(_note(path).read_text())
+    return Store(**known | {"arrays": tuple(known["arrays"])})
+
+
+def _note(path: Path) -> Path:
+    return path.with_suffix(".json")
 
 
 def usual_nbytes(name: str, gigabytes: float) -> float:

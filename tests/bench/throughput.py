@@ -27,7 +27,7 @@ import footprint
 import scaling
 import speed
 from outcome import Section, to_json
-from stores import SPECIAL, STORES, Shelf
+from stores import LARGE, STORES, Shelf
 
 GROUPS: dict[str, Callable[[Shelf, argparse.Namespace], list[Section]]] = {
     "speed": speed.measure,
@@ -43,7 +43,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument(
         "--stores",
         nargs="+",
-        choices=[*STORES, *SPECIAL],
+        choices=[*STORES, *LARGE],
         help="the stores that the groups go through; default: each group's own choice",
     )
     parser.add_argument(
@@ -62,7 +62,7 @@ def _parse() -> argparse.Namespace:
         "--zarrs",
         action=argparse.BooleanOptionalAction,
         default=find_spec("zarrs") is not None,
-        help="with zarrs' codec pipeline as well as zarr's own; default: where it is installed",
+        help="decode by zarrs as well as by zarr-python alone; default: where it is installed",
     )
     parser.add_argument("--neural-lam", type=Path, help="a Python that has neural-lam 0.7")
     parser.add_argument("--neural-lam-repeat", type=int, default=1, help="rounds with its script")
@@ -70,7 +70,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="writes all numbers there too")
     parser.add_argument("stats_args", nargs="*", help="after --: more options of neural-prep stats")
     args = parser.parse_args()
-    args.pipelines = ("default", "zarrs") if args.zarrs else ("default",)
+    args.decoders = ("zarr", "zarrs") if args.zarrs else ("zarr",)
     return args
 
 
@@ -87,9 +87,8 @@ def main() -> None:
             for section in GROUPS[group](shelf, args):
                 print("\n".join(["", *section.lines()]), flush=True)
                 found.append(section)
-    pipelines = " and ".join(args.pipelines)
     cores = len(os.sched_getaffinity(0))
-    print(f"\nBounds, on {cores} cores, best of {args.repeat} rounds; zarr pipelines: {pipelines}")
+    print(f"\nBounds, on {cores} cores, best of {args.repeat} rounds")
     for section in found:
         for bound in section.bounds.values():
             print(bound)
