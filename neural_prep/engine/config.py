@@ -139,9 +139,16 @@ def read_config(path: str, known: Collection[str], ignored: Collection[str] = ()
 
 def _read_section(path: str, known: Collection[str], section: str, ignored: Collection[str]) -> str:
     """The same for a file that holds one section; what is no file is the section itself."""
-    if not Path(path).is_file():
+    if Path(path).is_file():
+        loaded = _load(path, f"--{section}")
+    elif section in ignored:
+        try:
+            loaded = yaml.load(path, _StrictLoader)
+        except yaml.YAMLError:  # neither
+            return path
+    else:
         return "{}" if path == "null" else path
-    content = _known_ones({section: _load(path, f"--{section}")}, known, ignored)
+    content = _known_ones({section: loaded}, known, ignored)
     _check_keys(content, known, path)
     return _dump(_without_empty(content[section]))
 

@@ -11,8 +11,8 @@ import json
 import os
 import re
 import sys
-from argparse import SUPPRESS
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from jsonargparse import ArgumentError, ArgumentParser
@@ -29,20 +29,43 @@ _RATE = re.compile(r"(\d+(?:\.\d*)?(?:e\d+)?) ?([kMGT]?)B?(?:/s)?", re.IGNORECAS
 _PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 
+@dataclass(frozen=True, slots=True)
+class _Trainer:
+    """The trainer's flags; others are ignored.
+
+    Attributes:
+        devices: Ranks on each node.
+        num_nodes: Number of nodes.
+    """
+
+    devices: int | str | list[int] = "auto"
+    num_nodes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """The statistics.
+
+    Attributes:
+        lags: Distances of the two ends of a difference, in steps.
+        parameter_weights: Changes nothing here.
+    """
+
+    lags: list[int] = field(default_factory=lambda: [1])
+    parameter_weights: Mapping[int, float] | None = None
+
+
 def run_plan(args: Sequence[str]) -> int:
     """Runs `neural-prep plan` with these arguments and returns the exit status."""
     try:
         _plan(_parse(args))
-        sys.stdout.flush()
     except InputError as error:
         sys.stderr.write(f"neural-prep: {' '.join(str(error).split())}\n")
         return _WRONG_INPUT
-    except BrokenPipeError:  # who has stopped reading, `| head`, has what they wanted
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         sys.stderr.write(f"neural-prep: {error}\n")
         return _FAILED
-    except SystemExit as error:  # from --help and the like, and rich's for a broken pipe
+    except SystemExit as error:  # from --help and the like
         return int(error.code or 0)
     return _DONE
 
@@ -66,10 +89,14 @@ def _plan(config: Any) -> None:
     )
     for line in plan.source.warnings:
         sys.stderr.write(f"warning: {line}\n")
-    if config.json:
-        sys.stdout.write(json.dumps(describe(plan, found, data.split), indent=1) + "\n")
-    else:
-        show(plan, found, split=data.split, assumed=rate is None)
+    try:
+        if config.json:
+            sys.stdout.write(json.dumps(describe(plan, found, data.split), indent=1) + "\n")
+        else:
+            show(plan, found, split=data.split, assumed=rate is None)
+        sys.stdout.flush()
+    except (BrokenPipeError, SystemExit):  # `| head`; the latter is rich's, for the same reason
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parse(args: Sequence[str]) -> Any:
@@ -96,19 +123,8 @@ def _parser() -> ArgumentParser:
         "the last line of a run says what it was for all ranks.",
     )
     parser.add_argument("--json", action="store_true", help="Write JSON instead of tables.")
-    trainer = parser.add_argument_group("The trainer's flags; others are ignored")
-    trainer.add_argument(
-        "--trainer.devices", type=int | str | list[int], default="auto", help="Ranks on each node."
-    )
-    trainer.add_argument("--trainer.num_nodes", type=int, default=1, help="Number of nodes.")
-    model = parser.add_argument_group("The statistics")
-    model.add_argument(
-        "--model.lags",
-        type=list[int],
-        default=[1],
-        help="Distances of the two ends of a difference, in steps.",
-    )
-    model.add_argument("--model.parameter_weights", type=Any, help=SUPPRESS)
+    parser.add_class_arguments(_Trainer, "trainer")
+    parser.add_class_arguments(_Model, "model")
     parser.add_class_arguments(DataOptions, "data")
     return parser
 
@@ -123,8 +139,9 @@ def count_ranks(devices: int | str | Sequence[int]) -> int:
     [1, 4, 4, 2]
     """
     if isinstance(devices, str):
-        devices = 1 if devices == "auto" else int(devices) if devices.isdecimal() else 0
-    count = devices if isinstance(devices, int) else len(devices)
+        count = 1 if devices == "auto" else int(devices) if devices.isdecimal() else 0
+    else:
+        count = devices if isinstance(devices, int) else len(devices)
     if count < 1:
         raise InputError(f"trainer.devices: {devices!r} is no number of ranks; expected at least 1")
     return count

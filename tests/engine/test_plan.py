@@ -1,6 +1,7 @@
 """What `neural-prep plan` says is what `neural-prep stats` then does."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -183,6 +184,33 @@ def test_a_run_s_configuration(plan_of, capsys, example, tmp_path):
     assert changed["lags"] == [1, 2]
 
 
+def test_sections_of_a_run_s_configuration(plan_of, example, tmp_path):
+    data, trainer = tmp_path / "data.yaml", tmp_path / "trainer.yaml"
+    data.write_text(f"path: {example}\nsplit: train\n")
+    trainer.write_text("devices: 3\nlogger: false\n")
+    args = ("--data", data, "--model", "{lags: [2]}", "--output", "{dir: somewhere}")
+    assert plan_of(*args, "--trainer", trainer)["ranks"]["count"] == 3
+    inline = plan_of(*args, "--trainer", "{devices: 2, logger: false}", "--output=null")
+    assert (inline["ranks"]["count"], inline["lags"]) == (2, [2])
+
+
+def test_a_reader_that_has_seen_enough(example, tmp_path):
+    """`neural-prep plan | head -1`: neither an error nor a traceback."""
+    command = ["-m", "neural_prep.cli", "plan", "--data.split", "train", "--data.path"]
+    for extra in ([], ["--json"]):
+        reading, writing = os.pipe()
+        os.close(reading)
+        done = subprocess.run(
+            [sys.executable, *command, str(example), *extra],
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+        os.close(writing)
+        assert (done.returncode, done.stderr) == (0, b"")
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -216,6 +244,8 @@ def test_mistakes_are_said_as_by_a_run(capsys, example, tmp_path, changes, said)
         (["--rate", "0MB/s"], "--rate: '0MB/s' is no rate"),
         (["--rte", "1GB/s"], "--rte is not a known key; the nearest is rate"),
         (["--trainer.devices", "-1"], "trainer.devices: -1 is no number of ranks; expected at"),
+        (["--trainer.devices", "two"], "trainer.devices: 'two' is no number of ranks; expected at"),
+        (["--trainer", "{devices: "], "trainer: Unable to load config '{devices: '"),
         (["--trainer.num_nodes", "0"], "trainer.num_nodes: 0 is too small; expected at least 1"),
         (["--trainer.num_nodes", "two"], "trainer.num_nodes: Expected int. Got value: two"),
         (["--config", "none.yaml"], "--config: none.yaml cannot be read"),

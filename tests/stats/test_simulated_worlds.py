@@ -50,7 +50,8 @@ def read_world(tmp_path_factory):
     write_times(group, 600)
     plan = plan_of(path, block_bytes=1)
     records, accumulators = {}, {}
-    for batch in PieceReader(plan, plan.runs(0, 1), piece_steps=1, workers=2):
+    for pending in PieceReader(plan, plan.runs(0, 1), piece_steps=1, workers=2):
+        batch = pending.result()
         accumulator = accumulators.setdefault(
             batch.series,
             SeriesAccumulator(len(plan.source.series[batch.series].columns), LAGS),
