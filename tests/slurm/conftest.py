@@ -122,30 +122,26 @@ def slurm_is_here():
 
 @pytest.fixture(scope="session")
 def cluster(slurm_is_here, new_traces):
-    """Two nodes; stopped at the end."""
+    """Two nodes; stopped at the end, or by the end of this process, however it comes."""
     warm_up()
     folder = Path(tempfile.mkdtemp(prefix="np-slurm-"))  # short: it holds sockets
-    script = ROOT / "slurm/local-cluster"
-    started = subprocess.run(
-        [sys.executable, script, "start", "--dir", folder / "slurm"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    if started.returncode:
-        shutil.rmtree(folder)
-        _do_without(f"Slurm cannot be started: {started.stderr.strip()}")
-    exported = dict(re.findall(r"^export (\w+)=(.*)$", started.stdout, re.M))
+    command = [sys.executable, ROOT / "slurm/local-cluster"]
+    then = 'cat; "$@"; status=$?; rm -rf "$0"; exit $status'
+    stop = ["sh", "-c", then, folder, *command, "stop", "--dir", folder / "slurm"]
     traces = new_traces()
-    try:
-        yield Cluster(folder / "work", exported, traces)
-    finally:
-        stopped = subprocess.run(
-            [sys.executable, script, "stop", "--dir", folder / "slurm"], timeout=60
+    with subprocess.Popen(stop, stdin=subprocess.PIPE, start_new_session=True) as stopping:
+        started = subprocess.run(
+            [*command, "start", "--dir", folder / "slurm"],
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
-        shutil.rmtree(folder)
-        assert stopped.returncode == 0
-        assert traces.none_left()
+        if started.returncode:
+            _do_without(f"Slurm cannot be started: {started.stderr.strip()}")
+        exported = dict(re.findall(r"^export (\w+)=(.*)$", started.stdout, re.M))
+        yield Cluster(folder / "work", exported, traces)
+    assert stopping.returncode == 0
+    assert traces.none_left()
 
 
 @pytest.fixture
