@@ -20,6 +20,7 @@ _POLL = 0.2  # seconds
 _GRACE = 4.0  # seconds that a rank has to end by itself once another has failed
 _MESSAGE = 4_000_000  # bytes; torch's server refuses more than 8 MiB at once
 _FAILED, _BYTES, _BLOCKS, _LINES = "failed", "bytes", "blocks", "lines"
+_LOST_IN = ("by peer", "connectFullMesh failed")  # gloo's words, the latter's while ranks meet
 LOST = "the connection to another rank is lost: it was killed, or its node is gone"
 
 
@@ -37,7 +38,7 @@ class PeerFailedError(Exception):
 
 def is_lost(error: BaseException) -> bool:
     """Whether an error means that a peer is gone."""
-    lost = isinstance(error, DistError) or "by peer" in str(error)
+    lost = isinstance(error, DistError) or any(said in str(error) for said in _LOST_IN)
     return isinstance(error, RuntimeError) and lost
 
 

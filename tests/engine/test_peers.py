@@ -2,7 +2,7 @@
 
 import pytest
 
-from neural_prep.engine.peers import Peers
+from neural_prep.engine.peers import Peers, is_lost
 
 
 @pytest.mark.multigpu_static
@@ -23,3 +23,17 @@ def test_each_run_counts_anew(world):
         peers.wait_for_all("counted", lambda: None)
         assert peers.count("blocks") == world.size * (world.size + 1) // 2
         world.barrier()
+
+
+@pytest.mark.parametrize(
+    ("error", "lost"),
+    [
+        (RuntimeError("[pair.cc:525] Read error: Connection reset by peer"), True),
+        (RuntimeError("Gloo connectFullMesh failed with timed out connecting"), True),
+        (RuntimeError("CUDA error: out of memory"), False),
+        (OSError("Connection reset by peer"), False),
+    ],
+    ids=["while they meet in a collective", "while they meet at first", "another", "no rank's"],
+)
+def test_a_lost_peer_is_known_by_what_gloo_says(error, lost):
+    assert is_lost(error) == lost

@@ -10,10 +10,12 @@ import pytest
 SCRIPT = """
 import threading
 from neural_prep.engine.module import StatsModule
+from neural_prep.engine.peers import Peers
 from neural_prep.engine.stopping import StopEverywhere
 
 module, stopping = StatsModule(), StopEverywhere()
-module.setup("predict")
+module._peers = Peers()
+module.peers.start()
 stopping.on_predict_start(None, module)
 print("reading", flush=True)
 threading.Event().wait()
@@ -31,4 +33,4 @@ def test_a_signal_during_a_read_that_hangs(signum):
         _, err = process.communicate(timeout=20)
         assert time.monotonic() - begun < 10.0
     assert process.returncode == 75
-    assert err == f"neural-prep: stopped by {signum.name}; start again\n"
+    assert err == f"neural-prep: stopped by {signum.name}; start again to continue\n"
