@@ -11,7 +11,7 @@ import pytest
 
 SCRIPT = Path(__file__).parents[2] / "slurm/stats.sbatch"
 STEPS = (5000, 400, 400, 400)  # one block each: rank 1 of two has the last three, and waits
-BLOCK = 24 + 8 * 2 * 3 * 8  # bytes in the journal: a frame, two kinds of three variables
+BLOCK = 40 + 8 * 2 * 3 * 8  # bytes in the journal: a frame, two kinds of three variables
 SLOWLY = ("--data.piece_steps", 1)
 SECONDS = 15.0  # in which a job ends that has lost a task
 
@@ -109,7 +109,7 @@ def test_a_job_that_is_told_to_stop_queues_itself_again(
         time.sleep(0.1)
     done = job.wait()
     assert (done.state, done.status, done.restarts) == ("COMPLETED", 0, 1), done
-    assert said_by(done) == ["neural-prep: stopped by SIGUSR1; start again"]
+    assert said_by(done) == ["neural-prep: stopped by SIGUSR1; start again to continue (3 of 4 blocks done)"]
     assert set(re.findall(r"task \d: Exited with exit code (\d+)", done.said)) == {"75"}
     assert "resuming: 3 of 4 blocks done" in done.said
     assert read_result(tmp_path) == read_result(one_process)
