@@ -6,6 +6,7 @@ import contextlib
 import signal
 import sys
 import threading
+import time
 from types import FrameType
 from typing import Any
 
@@ -25,6 +26,7 @@ from neural_prep.interrupts import (
 
 DONE, FAILED, WRONG_INPUT = 0, 1, 2  # exit statuses, besides `STOPPED`
 _GRACE = 5.0  # seconds that a rank has to end by itself once a signal has come
+_TURN = 1.0  # seconds in which a launcher notices that a rank is gone
 
 
 class StoppedError(Exception):
@@ -82,7 +84,9 @@ class StopEverywhere(Callback):
             pl_module.journal.close()
         peers = pl_module._peers
         if peers is None:
-            self.cause = PeerFailedError(FAILED, LOST) if is_lost(exception) else None
+            if is_lost(exception):
+                time.sleep(_TURN)  # who started that peer says how it ended
+                self.cause = PeerFailedError(FAILED, LOST)
             return
         with contextlib.suppress(RuntimeError):  # the store may be lost
             peers.flush()
@@ -103,12 +107,19 @@ class StopEverywhere(Callback):
         return peers.fail(status_of(exception), note) or exception
 
     def _receive(self, signum: int, frame: FrameType | None) -> None:
-        if self._signum is not None:  # asked twice: at once
+        """Stops soon; at once when a person asks twice.
+
+        What ends a job sends more than one signal by itself: srun, once the first task has ended,
+        and torchrun. They would only cut short what this rank has to write and to say.
+        """
+        if self._signum is None:
+            self._signum = signum
+            timer = threading.Timer(_GRACE, self._leave)
+            timer.daemon = True
+            timer.start()
+        elif signum == signal.SIGINT:
+            self._leave()
             leave(STOPPED)
-        self._signum = signum
-        timer = threading.Timer(_GRACE, self._leave)
-        timer.daemon = True
-        timer.start()
 
     def _leave(self) -> None:
         """Ends a rank whose main thread cannot, as it waits for a read: the journal is written."""

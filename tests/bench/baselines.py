@@ -18,7 +18,7 @@ from stores import Store
 
 Work = Callable[[], object]
 # Who decodes chunks: zarr-python by its default codec pipeline, or the package zarrs.
-_PIPELINES = {
+DECODERS = {
     "zarr": "zarr.core.codec_pipeline.BatchedCodecPipeline",
     "zarrs": "zarrs.ZarrsCodecPipeline",
 }
@@ -76,7 +76,7 @@ def reading(rank: int, ranks: int, store: Store, how: str = "zarr") -> Work:
     if store.arrays:
         import zarr
 
-        zarr.config.set({"codec_pipeline.path": _PIPELINES[how]})
+        zarr.config.set({"codec_pipeline.path": DECODERS[how]})
         group = zarr.open_group(store.path, mode="r")
         parts: list[Any] = [part for name in store.arrays for part in _rows(group[name])]
         read: Callable[[Any], object] = lambda part: part[0][part[1]]  # noqa: E731

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from baselines import PIPELINES, Work, reading, seconds_of
+from baselines import DECODERS, Work, reading, seconds_of
 from running import on_cores, seconds_of_stats, take_turns
 from stores import Shelf
 
@@ -63,14 +63,14 @@ def main() -> None:
         for store_name in STORES:
             store = stack.enter_context(shelf.store(store_name, args.gigabytes * 1e9))
             packed = f"{store_name} ({store.nbytes / store.stored:.1f} times smaller)"
-            for pipeline in PIPELINES:
-                name = f"{pipeline} decodes {packed}"
+            for decoder in DECODERS:
+                name = f"{decoder} decodes {packed}"
                 nbytes[name] = store.nbytes
-                contenders[name] = partial(seconds_of, reading, 1, store, pipeline)
+                contenders[name] = partial(seconds_of, reading, 1, store, decoder)
             name = f"neural-prep stats of {store_name}"
             nbytes[name] = store.nbytes
             contenders[name] = partial(
-                seconds_of_stats, store, ["--data.workers", "1"], ranks=1, pipeline="zarrs"
+                seconds_of_stats, store, ["--data.workers", "1"], ranks=1
             )
         stack.enter_context(on_cores({max(os.sched_getaffinity(0))}))
         seconds = take_turns(contenders, args.repeat)

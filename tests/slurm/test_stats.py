@@ -118,6 +118,8 @@ def test_a_job_that_is_told_to_stop_queues_itself_again(
     done = job.wait()
     assert (done.state, done.status, done.restarts) == ("COMPLETED", 0, 1), done
     assert set(re.findall(r"task \d: Exited with exit code (\d+)", done.said)) == {"75"}
+    stopped = "stopped by SIGUSR1; start again to continue (3 of 4 blocks done)"
+    assert said_by(done) == [f"neural-prep: {stopped}"]
     assert "resuming: 3 of 4 blocks done" in done.said
     assert read_result(tmp_path) == read_result(one_process)
     assert not (tmp_path / "journal").exists()
