@@ -1,0 +1,1 @@
+"""Numerical checks of sharded layers against their serial twins, from YAML."""

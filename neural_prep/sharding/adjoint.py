@@ -1,0 +1,171 @@
+"""Moves and sums with gradients: each function's backward is its adjoint, and is differentiable.
+
+Nothing is checked here: callers know all sizes. All ranks of a group call the same functions in the
+same order, whatever their pieces; backward runs them in reverse, also for empty pieces.
+
+Two conventions meet here. For a bare collective inner products are summed over ranks; inside
+`ShardTensor` a replicated value is one value, whose gradient is whole on every rank. Hence the
+pairs: `sum_over` (adjoint: itself), `reduce` (sum forward, nothing backward) and `enter` (nothing
+forward, sum backward); `gather` (backward: its own slice) and `split` (backward: gather).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from neural_prep.sharding.transport import add_up, move
+
+
+def exchange(
+    tensor: Tensor,
+    send: Sequence[int],
+    receive: Sequence[int],
+    dim: int,
+    group: ProcessGroup | None,
+) -> Tensor:
+    """Sends consecutive slices along `dim` to each rank; adjoint: sends them back.
+
+    Args:
+        tensor: This rank's, `sum(send)` long along `dim`.
+        send: Length of each rank's slice.
+        receive: Length of each rank's slice for this one.
+        dim: The dimension.
+        group: The ranks.
+
+    Returns:
+        What all ranks have sent, joined along `dim` in their order.
+    """
+    result = _Exchange.apply(tensor, tuple(send), tuple(receive), dim, group)
+    assert isinstance(result, Tensor)
+    return result
+
+
+def sum_over(tensor: Tensor, group: ProcessGroup | None) -> Tensor:
+    """The sum over ranks; gradients are summed too."""
+    return _apply(_Sum, tensor, group, True, True)
+
+
+def reduce(tensor: Tensor, group: ProcessGroup | None) -> Tensor:
+    """The sum over ranks as one value: its gradient, equal on all ranks, is every summand's."""
+    return _apply(_Sum, tensor, group, True, False)
+
+
+def enter(tensor: Tensor, group: ProcessGroup | None) -> Tensor:
+    """A value that all ranks have enters work that is divided among them: gradients are summed."""
+    return _apply(_Sum, tensor, group, False, True)
+
+
+def gather(tensor: Tensor, sizes: Sequence[int], dim: int, group: ProcessGroup | None) -> Tensor:
+    """Joins pieces along `dim` into one value on every rank; backward takes this rank's slice."""
+    result = _Gather.apply(tensor, tuple(sizes), dim, group)
+    assert isinstance(result, Tensor)
+    return result
+
+
+def split(tensor: Tensor, sizes: Sequence[int], dim: int, group: ProcessGroup | None) -> Tensor:
+    """This rank's slice of a value that all ranks have; backward joins all slices' gradients."""
+    result = _Split.apply(tensor, tuple(sizes), dim, group)
+    assert isinstance(result, Tensor)
+    return result
+
+
+def connected(shape: Sequence[int], like: Tensor, *inputs: Tensor) -> Tensor:
+    """An empty tensor that depends on the inputs, whose gradients are zeros.
+
+    A rank without any work still takes part in the collectives of backward.
+    """
+    result = _Connected.apply(tuple(shape), like.dtype, *inputs)
+    assert isinstance(result, Tensor)
+    return result
+
+
+def _apply(function: Any, *args: Any) -> Tensor:
+    result = function.apply(*args)
+    assert isinstance(result, Tensor)
+    return result
+
+
+class _Exchange(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        tensor: Tensor,
+        send: tuple[int, ...],
+        receive: tuple[int, ...],
+        dim: int,
+        group: ProcessGroup | None,
+    ) -> Tensor:
+        ctx.call = (receive, send, dim, group)
+        return move(tensor.movedim(dim, 0), send, receive, group).movedim(0, dim)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        return _Exchange.apply(grad, *ctx.call), None, None, None, None
+
+
+class _Sum(torch.autograd.Function):
+    """Sums forward, backward, or both."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, tensor: Tensor, group: ProcessGroup | None, forward: bool, backward: bool
+    ) -> Tensor:
+        ctx.call = (group, backward, forward)
+        return add_up(tensor, group) if forward else tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        return _Sum.apply(grad, *ctx.call), None, None, None
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, tensor: Tensor, sizes: tuple[int, ...], dim: int, group: ProcessGroup | None
+    ) -> Tensor:
+        ctx.call = (sizes, dim, group)
+        count = len(sizes)
+        if count == 1:
+            return tensor.clone()
+        pieces = tensor.movedim(dim, 0)
+        own = len(pieces)
+        copies = pieces.expand(count, *pieces.shape).reshape(count * own, *pieces.shape[1:])
+        return move(copies, [own] * count, sizes, group).movedim(0, dim)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        return _Split.apply(grad, *ctx.call), None, None, None
+
+
+class _Split(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, tensor: Tensor, sizes: tuple[int, ...], dim: int, group: ProcessGroup | None
+    ) -> Tensor:
+        ctx.call = (sizes, dim, group)
+        rank = dist.get_rank(group)
+        return tensor.narrow(dim, sum(sizes[:rank]), sizes[rank]).contiguous()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        return _Gather.apply(grad, *ctx.call), None, None, None
+
+
+class _Connected(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, shape: tuple[int, ...], dtype: torch.dtype, *inputs: Tensor) -> Tensor:
+        ctx.inputs = [(tensor.shape, tensor.dtype, tensor.device) for tensor in inputs]
+        return torch.zeros(shape, dtype=dtype, device=inputs[0].device)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        zeros = (
+            torch.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in ctx.inputs
+        )
+        return None, None, *zeros

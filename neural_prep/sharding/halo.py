@@ -1,0 +1,129 @@
+"""Fetches what a rank needs of a cut dimension by global index, from however many ranks hold it.
+
+Halos, padding, strides out of phase with the cut and slices are all lists of global indices: who
+needs what follows from sizes that every rank knows, so nothing is asked. A `Fetch` is worked out
+once for each kind of call and kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from neural_prep.sharding.adjoint import exchange
+
+FILL = -1  # an index that no rank holds
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """One rank's part of an exchange by index.
+
+    Attributes:
+        kept: Own elements that it needs itself: they are not sent.
+        send: Own elements for each other rank, in order of ranks.
+        send_sizes: How many each rank is sent.
+        receive_sizes: How many each rank sends.
+        order: Where each wanted element lies in what was kept, then received; None: in order.
+        filled: Places of the result that are filled; None: there are none.
+        size: Length of the result.
+        silent: Whether no rank sends anything.
+    """
+
+    kept: Tensor | range
+    send: Tensor
+    send_sizes: tuple[int, ...]
+    receive_sizes: tuple[int, ...]
+    order: Tensor | None
+    filled: Tensor | None
+    size: int
+    silent: bool
+
+
+def plan_fetch(sizes: Sequence[int], wanted: Sequence[Tensor], rank: int) -> Fetch:
+    """Works out what a rank sends and receives.
+
+    Args:
+        sizes: Every rank's part of the dimension.
+        wanted: For each rank the global indices that it needs, int64, in any order and as often as
+            it likes; `FILL` where nothing is.
+        rank: Which rank's part is asked for.
+    """
+    starts = torch.tensor(list(accumulate(sizes, initial=0)))
+    owners = [torch.bucketize(each, starts[1:], right=True) for each in wanted]
+    for each, owner in zip(wanted, owners, strict=True):
+        owner[each == FILL] = FILL
+    others = [r for r in range(len(sizes)) if r != rank]
+    send = [wanted[r][owners[r] == rank] - starts[rank] for r in others]
+    counts = {r: len(each) for r, each in zip(others, send, strict=True)}
+    mine = owners[rank]
+    sources = [rank, *others]
+    places = torch.cat([torch.nonzero(mine == source)[:, 0] for source in sources])
+    present = torch.nonzero(mine != FILL)[:, 0]
+    order = torch.empty(len(mine), dtype=torch.int64)
+    order[places] = torch.arange(len(places))
+    order = order[present]
+    return Fetch(
+        kept=_as_range(wanted[rank][mine == rank] - starts[rank]),
+        send=torch.cat(send) if send else torch.empty(0, dtype=torch.int64),
+        send_sizes=tuple(counts.get(r, 0) for r in range(len(sizes))),
+        receive_sizes=tuple(0 if r == rank else int((mine == r).sum()) for r in range(len(sizes))),
+        order=None if torch.equal(order, torch.arange(len(order))) else order,
+        filled=None if len(present) == len(mine) else torch.nonzero(mine == FILL)[:, 0],
+        size=len(mine),
+        silent=all(bool(((owner == r) | (owner == FILL)).all()) for r, owner in enumerate(owners)),
+    )
+
+
+def fetch(
+    tensor: Tensor, plan: Fetch, dim: int, group: ProcessGroup | None, *, fill: float = 0.0
+) -> Tensor:
+    """The elements along `dim` that this rank wants; gradients go back to who holds them.
+
+    Args:
+        tensor: This rank's piece.
+        plan: What is wanted.
+        dim: The dimension that is cut.
+        group: The ranks that it is cut over.
+        fill: The value of places that no rank holds.
+    """
+    found = _take(tensor, plan.kept, dim)
+    if not plan.silent:
+        sent = tensor.index_select(dim, plan.send.to(tensor.device))
+        received = exchange(sent, plan.send_sizes, plan.receive_sizes, dim, group)
+        found = torch.cat([found, received], dim)
+    if plan.order is not None:
+        found = found.index_select(dim, plan.order.to(tensor.device))
+    if plan.filled is None:
+        return found
+    return _fill(found, plan, dim, fill)
+
+
+def _as_range(indices: Tensor) -> Tensor | range:
+    """Consecutive indices as a range, which takes no copy."""
+    count = len(indices)
+    first = int(indices[0]) if count else 0
+    if torch.equal(indices, torch.arange(first, first + count)):
+        return range(first, first + count)
+    return indices
+
+
+def _take(tensor: Tensor, indices: Tensor | range, dim: int) -> Tensor:
+    if isinstance(indices, range):
+        return tensor.narrow(dim, indices.start, len(indices))
+    return tensor.index_select(dim, indices.to(tensor.device))
+
+
+def _fill(found: Tensor, plan: Fetch, dim: int, value: float) -> Tensor:
+    """Puts filled places between those that were found."""
+    assert plan.filled is not None
+    held = torch.ones(plan.size, dtype=torch.bool)
+    held[plan.filled] = False
+    shape = (*found.shape[:dim], plan.size, *found.shape[dim + 1 :])
+    result = found.new_full(shape, value)
+    return result.index_copy(dim, torch.nonzero(held)[:, 0].to(found.device), found)

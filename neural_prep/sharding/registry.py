@@ -1,0 +1,94 @@
+"""Which function of torch has which sharded version: one table, filled by the files in `ops/`.
+
+A sharded version takes the arguments of the function that it stands for. It is registered under
+every name that torch gives that function: `torch.`, `Tensor.`, `torch.nn.functional.` and so on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - as everybody calls it
+
+Version = Callable[..., Any]
+_Any = TypeVar("_Any", bound=Version)
+
+_NAMESPACES = (torch, torch.Tensor, F, torch.linalg, torch.special, torch.fft, torch._C._nn)
+_versions: dict[Callable[..., Any], Version] = {}
+_random: set[Callable[..., Any]] = set()
+_always: set[Callable[..., Any]] = set()
+
+
+def sharded(*names: str, always: bool = False, random: bool = False) -> Callable[[_Any], _Any]:
+    """Registers a sharded version under all aliases of functions with these names.
+
+    Args:
+        names: Bare names, such as `conv2d`.
+        always: Whether it is called also where all tensors are replicated.
+        random: Whether the function draws random numbers, so that ranks must agree on them: it is
+            called always, too.
+    """
+
+    def register(version: _Any) -> _Any:
+        for name in names:
+            for function in aliases(name):
+                _register(function, version, always=always or random)
+        return version
+
+    return register
+
+
+def sharded_alike(*names: str, always: bool = False) -> Callable[[_Any], _Any]:
+    """Registers one version for many functions; it is given the function before its arguments."""
+
+    def register(version: _Any) -> _Any:
+        for name in names:
+            for function in aliases(name):
+                _register(function, partial(version, function), always=always)
+        return version
+
+    return register
+
+
+def version_of(function: Callable[..., Any]) -> Version | None:
+    """The sharded version of a function; None: there is none."""
+    return _versions.get(function)
+
+
+def is_always_sharded(function: Callable[..., Any]) -> bool:
+    """Whether the sharded version is called also where all tensors are replicated."""
+    return function in _always
+
+
+def aliases(name: str) -> Iterator[Callable[..., Any]]:
+    """All functions of torch with this name, each once.
+
+    >>> len(list(aliases("sum")))
+    2
+    """
+    found = [getattr(space, name) for space in _NAMESPACES if callable(getattr(space, name, None))]
+    if not found:
+        raise LookupError(f"torch has no function {name}")
+    yield from dict.fromkeys(found)
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """What a function is called, in errors.
+
+    >>> name_of(torch.Tensor.add), name_of(torch.Tensor.T.__get__)
+    ('add', 'T')
+    """
+    name = getattr(function, "__name__", str(function))
+    if name in ("__get__", "__set__"):
+        return str(getattr(function.__self__, "__name__", name))  # type: ignore[attr-defined]
+    return str(name)
+
+
+def _register(function: Callable[..., Any], version: Version, *, always: bool) -> None:
+    known = _versions.setdefault(function, version)
+    assert known is version, f"{name_of(function)} has two sharded versions"
+    if always:
+        _always.add(function)
