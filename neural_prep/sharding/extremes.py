@@ -125,7 +125,8 @@ def _needs_gradient(local: Tensor) -> bool:
 
 def _credit(whole: Reduction, value: Tensor, chosen: Tensor, count: Tensor) -> Tensor:
     groups = [whole.layout.group(axis) for axis in whole.axes]
-    result = _Credit.apply(whole.local, value, chosen, count, groups)
+    apply: Any = _Credit.apply
+    result = apply(whole.local, value, chosen, count, groups)
     assert isinstance(result, Tensor)
     return result
 

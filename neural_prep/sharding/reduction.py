@@ -153,7 +153,7 @@ def result_dtype(
     small_args, small = map_tensors(_small, (list(args), dict(kwargs)))
     result = function(*small_args, **small)
     first = result if isinstance(result, Tensor) else result[0]
-    return first.dtype  # type: ignore[no-any-return]
+    return first.dtype
 
 
 def summed_in(dtype: torch.dtype) -> torch.dtype:

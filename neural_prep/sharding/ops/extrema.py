@@ -43,9 +43,8 @@ def _aminmax(
 ) -> Any:
     whole = Reduction.of(input, dim, keepdim)
     least, greatest = (extreme(whole, greatest=which) for which in (False, True))
-    return torch.return_types.aminmax(
-        [whole.finish(shared(whole, each, among_nan=False)) for each in (least, greatest)]
-    )
+    low, high = (whole.finish(shared(whole, each, among_nan=False)) for each in (least, greatest))
+    return torch.return_types.aminmax((low, high))
 
 
 @sharded_alike("max", "min")
@@ -69,7 +68,7 @@ def _max_of_one(function: Function, input: Tensor, *args: Any, **kwargs: Any) ->
     whole = _along(input, *args, **kwargs)
     value, index = first_extreme(whole, greatest=greatest)
     kind = torch.return_types.max if greatest else torch.return_types.min
-    return kind([whole.finish(value), whole.finish(index)])
+    return kind((whole.finish(value), whole.finish(index)))
 
 
 def _along(input: Tensor, dim: int, keepdim: bool = False, out: None = None) -> Reduction:
