@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from neural_prep.sharding.adjoint import enter
+from neural_prep.sharding.adjoint import apply, enter
 from neural_prep.sharding.reduction import Reduction
 
 NOWHERE = torch.iinfo(torch.int64).max  # the index of what a rank without elements gives
@@ -125,10 +125,7 @@ def _needs_gradient(local: Tensor) -> bool:
 
 def _credit(whole: Reduction, value: Tensor, chosen: Tensor, count: Tensor) -> Tensor:
     groups = [whole.layout.group(axis) for axis in whole.axes]
-    apply: Any = _Credit.apply
-    result = apply(whole.local, value, chosen, count, groups)
-    assert isinstance(result, Tensor)
-    return result
+    return apply(_Credit, whole.local, value, chosen, count, groups)
 
 
 class _Credit(torch.autograd.Function):
@@ -148,7 +145,7 @@ class _Credit(torch.autograd.Function):
         return value.clone()
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         chosen, count = ctx.saved_tensors
         for group in ctx.groups:
             grad = enter(grad, group)

@@ -13,7 +13,14 @@ from neural_prep.sharding.adjoint import connected
 from neural_prep.sharding.layout import Layout
 from neural_prep.sharding.operands import operand
 from neural_prep.sharding.reduction import Reduction
-from neural_prep.sharding.shard_tensor import ShardTensor, from_local, map_tensors, shards_in
+from neural_prep.sharding.registry import name_of
+from neural_prep.sharding.shard_tensor import (
+    ShardTensor,
+    from_local,
+    map_tensors,
+    refusal,
+    shards_in,
+)
 
 
 class _Like(NamedTuple):
@@ -37,6 +44,9 @@ def checked(
         input: Sharded, or an ordinary tensor where another argument is sharded.
         args: The function's other arguments.
     """
+    if input.is_complex():
+        layout = next(shards_in([input, *args])).sharding
+        raise refusal(f"{name_of(function)} of complex numbers", layout)
     result = _result_dtype(function, *map_tensors(_Like.of, [input, *args]))
     if isinstance(input, ShardTensor):
         return input, result

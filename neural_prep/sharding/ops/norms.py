@@ -107,7 +107,7 @@ def _normalize(
     out: None = None,
 ) -> ShardTensor:
     whole = Reduction.of(input, dim)
-    norm = _vector_norm(whole, float(p), None).to(result)
+    norm = _vector_norm(whole, float(p), None).to(result.to_real())
     return from_local(whole.local / whole.enter(norm.clamp_min(eps)), whole.layout)
 
 
