@@ -130,13 +130,22 @@ def reducing(*names: str) -> Callable[[Version], Version]:
 
     def register(version: Version) -> Version:
         def reduced(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            kwargs = {_NUMPY_NAMES.get(key, key): value for key, value in kwargs.items()}
+            kwargs = named_as_torch(kwargs)
             return version(function, result_dtype(function, args, kwargs), *args, **kwargs)
 
         sharded_alike(*names)(reduced)
         return version
 
     return register
+
+
+def named_as_torch(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Keyword arguments of a reduction under torch's own names.
+
+    >>> named_as_torch({"axis": 0, "keepdims": True})
+    {'dim': 0, 'keepdim': True}
+    """
+    return {_NUMPY_NAMES.get(key, key): value for key, value in kwargs.items()}
 
 
 def result_dtype(

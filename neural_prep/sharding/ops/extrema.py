@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from neural_prep.sharding.extremes import extreme, first_extreme, first_of_all, shared
-from neural_prep.sharding.reduction import Dims, Reduction, reducing, result_dtype
+from neural_prep.sharding.reduction import Dims, Reduction, named_as_torch, reducing, result_dtype
 from neural_prep.sharding.registry import name_of, sharded_alike
 from neural_prep.sharding.shard_tensor import ShardTensor
 
@@ -58,7 +58,7 @@ def _max(function: Function, input: Tensor, *args: Any, **kwargs: Any) -> Any:
 
 
 def _max_of_one(function: Function, input: Tensor, *args: Any, **kwargs: Any) -> Any:
-    kwargs = {{"axis": "dim", "keepdims": "keepdim"}.get(key, key): kwargs[key] for key in kwargs}
+    kwargs = named_as_torch(kwargs)
     result_dtype(function, (input, *args), kwargs)
     greatest = name_of(function) == "max"
     if not args and "dim" not in kwargs:
