@@ -119,7 +119,7 @@ class StatsCLI(LightningCLI):
         self.trainer.callbacks += [self.stopping, ReadingProgress()]  # type: ignore[attr-defined]
         self.output: OutputOptions = self._get(self.config_init, "output")
         self.options = FormatOptions(self.model.parameter_weights)
-        plan = self.datamodule.open(self.model.lags)
+        plan = self.datamodule.open(self.model.lags, self.trainer.num_devices)
         check_output(self.output, plan, self.options)
         self.model.journal = self._open_journal(plan)
         for line in plan.source.warnings:

@@ -134,13 +134,13 @@ class StatsModule(LightningModule):
     def on_predict_epoch_end(self) -> None:
         """Waits for all ranks, gathers their nodes and merges them; every rank has the result."""
         if self.journal is not None:
-            self.journal.close(sync=self.journal.keep)
+            self.journal.close()
         self.peers.share([json.dumps(astuple(chunk)) for chunk in self.corrupt])
         self.peers.wait_for_all("done", self._idle)
         self.corrupt = [CorruptChunk(*json.loads(line)) for line in self.peers.shared()]
-        self.peers.stop()
         self.nbytes = self.peers.total_bytes
         self.records = gather_nodes(self.plan, self._trees, self._all_gather)
+        self.peers.stop()
         self.seconds = time.perf_counter() - self._begun
 
     def _take_up(self, journal: Journal) -> None:

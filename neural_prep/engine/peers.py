@@ -7,6 +7,7 @@ while it waits. A process on its own has a store of its own.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -89,8 +90,10 @@ class Peers:
         if not is_lost(error):
             return error
         deadline = time.monotonic() + 1.0  # a peer's word may be on its way
-        while self._failure is None and time.monotonic() < deadline:
-            time.sleep(_POLL / 4)
+        with contextlib.suppress(RuntimeError):  # the store may be lost, too
+            while self._failure is None and time.monotonic() < deadline:
+                self._look()
+                time.sleep(_POLL / 4)
         return self._failure or PeerFailedError(1, LOST)
 
     def add_bytes(self, nbytes: int) -> None:
@@ -128,9 +131,14 @@ class Peers:
 
     def share(self, lines: Sequence[str]) -> None:
         """Tells all ranks some lines; they are there once all have met after it."""
-        if lines:
-            text = "".join(f"{line}\n" for line in lines)
-            self._store.append(_LINES, text)  # type: ignore[attr-defined]
+        part = ""
+        for line in lines:
+            if part and len(part) + len(line) > _MESSAGE // 4:  # of what may be four bytes each
+                self._store.append(_LINES, part)  # type: ignore[attr-defined]
+                part = ""
+            part += f"{line}\n"
+        if part:
+            self._store.append(_LINES, part)  # type: ignore[attr-defined]
 
     def shared(self) -> list[str]:
         """The lines of all ranks, in any order."""
@@ -175,12 +183,15 @@ class Peers:
             PeerFailedError: if a peer has failed.
         """
         self.flush()
+        idle()
         self._store.add(where, 1)
         while self._store.add(where, 0) < self.ranks:
             self.check()
             idle()
             time.sleep(0.01)
         self.flush()
+        self._look()  # a rank that was here may have failed since
+        self.check()
 
     def flush(self) -> None:
         """Adds what this rank has counted to all ranks' totals, and takes those in."""
@@ -196,8 +207,7 @@ class Peers:
         while not self._stopped.wait(_POLL):
             try:
                 self.flush()
-                if self._store.check([_FAILED]):
-                    self._failure = _read(self._store.get(_FAILED))
+                self._look()
             except RuntimeError:
                 if self._stopped.is_set():
                     return
@@ -205,6 +215,11 @@ class Peers:
             if self._failure is not None:
                 self._leave_after(_GRACE, self._failure)
                 return
+
+    def _look(self) -> None:
+        """Finds out whether a peer has failed."""
+        if self._failure is None and self._store.check([_FAILED]):
+            self._failure = _read(self._store.get(_FAILED))
 
     def _leave_after(self, seconds: float, failure: PeerFailedError) -> None:
         """Ends the process where the main thread cannot, being in a collective or a hung read."""

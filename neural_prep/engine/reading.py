@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from neural_prep.data.chunked.retrying import REQUESTS
-from neural_prep.data.chunked.threads import decode_with, free_at_once, request_at_once
+from neural_prep.data.chunked.threads import free_at_once, request_at_once
 from neural_prep.data.source import Piece, Series, Span
 from neural_prep.engine.plan import Block, Plan, Run
 from neural_prep.engine.stamps import Stamp, take_stamp
@@ -130,7 +130,6 @@ class PieceReader:
         self._most = most_pieces(workers, remote=plan.source.remote)
 
     def __iter__(self) -> Iterator[Pending]:
-        decode_with(self._workers)
         threads = self._workers
         if self._plan.source.remote:
             request_at_once(REQUESTS)
