@@ -249,7 +249,7 @@ def _report(error: BaseException, *, early: bool, shared: bool, progress: str) -
     status = status_of(error)
     if status == STOPPED and _own_rank():
         return status
-    if isinstance(error, PeerFailedError) and not error.note:
+    if isinstance(error, PeerFailedError) and (not error.note or (_own_rank() and error.shared)):
         return status
     if early and _own_rank():
         time.sleep(_TURN)  # rank 0 finds the same, and whoever started us ends us meanwhile

@@ -93,3 +93,21 @@ def test_many_lines(world):
     peers.wait_for_all("shared", lambda: None)
     assert len(peers.shared()) == 150_000
     peers.wait_for_all("read", lambda: None)
+
+
+def test_a_rank_that_gives_no_sign_of_life_is_given_up(monkeypatch):
+    first, silent = two_ranks(monkeypatch)
+    now = iter(range(0, 10_000, 3))
+    monkeypatch.setattr("time.monotonic", lambda: float(next(now)))
+    here, there = first._beat(), silent._beat()
+    for _ in range(50):  # both are there, for two and a half minutes
+        next(here)
+        next(there)
+    first._look()
+    first.check()
+    for _ in range(30):
+        next(here)
+    first._look()
+    with pytest.raises(PeerFailedError, match="rank 1 has given no sign of life for 60 s") as found:
+        first.check()
+    assert found.value.shared
