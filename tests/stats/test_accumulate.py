@@ -15,12 +15,13 @@ NOISE = np.random.default_rng(0).standard_normal((STEPS, 2, 40, 3))
 VALUES = np.where(NOISE > 2, np.nan, 101325 + NOISE).astype(np.float32)
 
 
-def add(accumulator, first, stop, *, context=0, values=VALUES, age=AGE):
+def add(accumulator, first, stop, *, context=0, values=VALUES, age=AGE, part=0):
     accumulator.add(
         values[first - context : stop],
         np.array(age[first - context : stop], np.int64),
         first=first - context,
         context=context,
+        part=part,
     )
 
 

@@ -55,6 +55,7 @@ FIELDS = {
 HUGE = {
     "squares-overflow": lambda noise, _: 1e200 * noise,
     "sums-overflow": lambda noise, _: np.clip(noise, -1, 1) * 1.7e308,
+    "constant-whose-sums-overflow": lambda noise, _: 0 * noise + 1.7e308,
     "squares-vanish": lambda noise, _: 1e-200 * noise,
 }
 
@@ -91,6 +92,7 @@ def bits(records):
 
 
 def assert_same(got, expected):
+    assert not np.signbit(got[got == 0]).any()
     differing = np.argwhere(bits(got) != bits(expected))
     where = [f"{tuple(at)}: {got[tuple(at)]!r}, {expected[tuple(at)]!r}" for at in differing]
     assert not where, f"{len(where)} differ; at (t, row, kind, v): {where[:8]}"
