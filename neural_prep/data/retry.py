@@ -36,7 +36,7 @@ _ERRNOS = frozenset(
     | {errno.EREMOTEIO, errno.ENOLINK, errno.ENETDOWN, errno.ENETUNREACH, errno.ENETRESET}
     | {errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENOBUFS, errno.ENOTCONN, errno.ESHUTDOWN}
 )
-_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
+_STATUSES = frozenset({408, 425, 429, *range(500, 600)} - {501, 505})  # these two say "never"
 _NO_CREDENTIALS = ("TokenRequest", "169.254.169.254")  # where a cloud's own machines find them
 # What obstore says of mistakes that no repetition mends; the first of a bucket in another region.
 _LASTING = ("BareRedirect", "Name or service not known", *_NO_CREDENTIALS)

@@ -37,7 +37,13 @@ from neural_prep.engine.result import (
     write_result,
 )
 from neural_prep.engine.stopping import DONE, StopEverywhere, StoppedError, status_of
-from neural_prep.engine.trainer import StatsTrainer, check_flags, check_world, launcher_flags
+from neural_prep.engine.trainer import (
+    StatsTrainer,
+    check_flags,
+    check_world,
+    device_kind,
+    launcher_flags,
+)
 from neural_prep.errors import InputError, ReadError
 from neural_prep.interrupts import SIGNALS, STOPPED, is_first_to_end
 from neural_prep.stats.accumulate import warm_up
@@ -72,6 +78,7 @@ class StatsCLI(LightningCLI):
     datamodule: StatsDataModule
     model: StatsModule
     trainer: StatsTrainer
+    device: str  # kind of device that the arithmetic runs on
     has_looked = False  # whether files have been opened, which ranks may see differently
 
     @staticmethod
@@ -106,9 +113,11 @@ class StatsCLI(LightningCLI):
 
     def instantiate_trainer(self, **kwargs: Any) -> StatsTrainer:
         """Builds the trainer from flags that have been checked."""
-        check_flags(self._get(self.config_init, "trainer"))
+        flags = self._get(self.config_init, "trainer")
+        check_flags(flags)
+        self.device = device_kind(flags)
         return super().instantiate_trainer(  # type: ignore[return-value]
-            **{**kwargs, "accelerator": "cpu", **launcher_flags()}
+            **{**kwargs, "accelerator": self.device, **launcher_flags()}
         )
 
     def before_stats(self) -> None:
@@ -119,7 +128,7 @@ class StatsCLI(LightningCLI):
         self.trainer.callbacks += [self.stopping, ReadingProgress()]  # type: ignore[attr-defined]
         self.output: OutputOptions = self._get(self.config_init, "output")
         self.options = FormatOptions(self.model.parameter_weights)
-        plan = self.datamodule.open(self.model.lags)
+        plan = self.datamodule.open(self.model.lags, self.trainer.num_devices)
         check_output(self.output, plan, self.options)
         self.model.journal = self._open_journal(plan)
         for line in plan.source.warnings:
@@ -131,14 +140,14 @@ class StatsCLI(LightningCLI):
             _count(plan.blocks, "block"),
             _count(self.trainer.world_size, "rank"),
         )
-        _compile()
+        _compile(self.device)
 
     def _open_journal(self, plan: Plan) -> Journal:
         """Opens the journal, in which rank 0 finds what earlier starts have finished."""
         shapes = [plan.record_shape(series) for series in range(len(plan.source.series))]
         journal = Journal(
             self.output.directory / "journal",
-            plan.covered("cpu"),
+            plan.covered(self.device),
             shapes,
             plan.lengths,
             keep=self.output.keep_blocks,
@@ -175,7 +184,7 @@ class StatsCLI(LightningCLI):
             self.model.records,
             split=self.datamodule.split,
             run=run,
-            device="cpu",
+            device=self.device,
             corrupt=self.model.corrupt,
         )
         paths = write_result(statistics, self.output, self.options)
@@ -249,7 +258,7 @@ def _report(error: BaseException, *, early: bool, shared: bool, progress: str) -
     status = status_of(error)
     if status == STOPPED and _own_rank():
         return status
-    if isinstance(error, PeerFailedError) and not error.note:
+    if isinstance(error, PeerFailedError) and (not error.note or (_own_rank() and error.shared)):
         return status
     if early and _own_rank():
         time.sleep(_TURN)  # rank 0 finds the same, and whoever started us ends us meanwhile
@@ -265,12 +274,12 @@ def _report(error: BaseException, *, early: bool, shared: bool, progress: str) -
     return status
 
 
-def _compile() -> None:
+def _compile(device: str) -> None:
     """Has the arithmetic compiled before ranks start, so that one of them does it and once."""
     hint = threading.Timer(_PATIENCE, _log.info, ["compiling the arithmetic, once on this machine"])
     hint.daemon = True
     hint.start()
-    warm_up()
+    warm_up(device)
     hint.cancel()
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from lightning.pytorch import LightningDataModule
 
+from neural_prep.data.chunked.threads import decode_with
 from neural_prep.engine.options import DataOptions
 from neural_prep.engine.plan import Block, Plan
 from neural_prep.engine.reading import PieceReader
@@ -37,12 +38,17 @@ class StatsDataModule(LightningDataModule):
         """How many threads a rank reads and calculates with: by default its share of the cores."""
         return self._options.threads(self.trainer.num_devices if self.trainer else 1)
 
-    def open(self, lags: tuple[int, ...]) -> Plan:
+    def open(self, lags: tuple[int, ...], ranks: int = 1) -> Plan:
         """Opens the store and plans its blocks; nothing but metadata is read.
+
+        Args:
+            lags: The differences' lags.
+            ranks: Ranks on this machine, which share its cores.
 
         Raises:
             InputError: if the store cannot be used as it was asked for.
         """
+        decode_with(self._options.threads(ranks))  # arrays take it up when they are opened
         self._plan = self._options.open(lags)
         return self._plan
 

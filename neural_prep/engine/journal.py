@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neural_prep.engine.differences import differences
+from neural_prep.engine.locking import NAME as LOCK
 from neural_prep.engine.locking import lock_folder
 from neural_prep.engine.plan import Block, digest
 from neural_prep.engine.records import (
@@ -175,15 +176,14 @@ class Journal:
             self._synced = time.monotonic()
             os.fsync(self._file.fileno())
 
-    def close(self, *, sync: bool = True) -> None:
-        """Ends this rank's file, flushed to disk or, where it is to be removed, not."""
+    def close(self) -> None:
+        """Ends this rank's file, flushed to disk."""
         if self._file is None:
             return
         file, self._file = self._file, None
         try:
             with file:
-                if sync:
-                    os.fsync(file.fileno())
+                os.fsync(file.fileno())
         except OSError as error:
             _log.error("warning: %s", self.unwritten(error))
 
@@ -201,8 +201,8 @@ class Journal:
             if self.keep:
                 self._compact()
             else:
-                for path in self.folder.iterdir():
-                    path.unlink()
+                for path in sorted(self.folder.iterdir(), key=lambda path: path.name == LOCK):
+                    path.unlink()  # the lock last: the next run may begin then
         except OSError as error:
             what = "made smaller" if self.keep else "removed"
             remedy = "" if self.keep else "; remove it, or the next run goes on from it"

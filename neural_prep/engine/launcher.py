@@ -19,7 +19,14 @@ from typing import Any
 from lightning.pytorch import Trainer
 from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 
-from neural_prep.interrupts import PARENT, STOPPED, before_exit, is_first_to_end, is_starting
+from neural_prep.interrupts import (
+    PARENT,
+    SIGNALS,
+    STOPPED,
+    before_exit,
+    is_first_to_end,
+    is_starting,
+)
 
 _POLL = 0.2  # seconds
 _GRACE = 5.0  # seconds that rank 0 has to end by itself once another rank has failed
@@ -82,7 +89,7 @@ class RankLauncher(_SubprocessScriptLauncher):
             if failed:
                 break
         rank, code = failed[0]
-        if code in (-signal.SIGINT, -signal.SIGTERM):
+        if -code in SIGNALS:  # so early that Python could not hear it
             code = STOPPED
         if code < 0:
             name = signal.Signals(-code).name

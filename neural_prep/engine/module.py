@@ -6,7 +6,6 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
 
 import numpy as np
@@ -23,6 +22,7 @@ from neural_prep.engine.reading import Batch, Pending
 from neural_prep.engine.resume import AllTaken, all_taken, take_up
 from neural_prep.errors import InputError
 from neural_prep.stats.accumulate import SeriesAccumulator
+from neural_prep.stats.arithmetic import Arithmetic, arithmetic_on
 from neural_prep.stats.corrupt import CorruptChunk
 from neural_prep.stats.moments import Record
 from neural_prep.stats.tree import MergeTree
@@ -54,8 +54,7 @@ class StatsModule(LightningModule):
         self.journal: Journal | None = None
         self.resumed = AllTaken()
         self._peers: Peers | None = None
-        self._pool: ThreadPoolExecutor | None = None
-        self._threads = 1
+        self._arithmetic: Arithmetic | None = None
         self._warned = False  # of a journal that cannot be written to
         # Plain attributes: as buffers, DDP would overwrite them with rank 0's.
         self._accumulators: dict[int, SeriesAccumulator] = {}
@@ -94,9 +93,7 @@ class StatsModule(LightningModule):
 
     def on_predict_start(self) -> None:
         """Prepares the sums, and starts the clock when every rank is ready."""
-        self._threads = self.datamodule.threads
-        if self._threads > 1:
-            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="arithmetic")
+        self._arithmetic = arithmetic_on(self.device, self.datamodule.threads)
         self.peers.wait_for_all("ready", self._idle)
         if self.journal is not None:
             self._say_what_is_done(self.journal)
@@ -105,7 +102,7 @@ class StatsModule(LightningModule):
     def transfer_batch_to_device(
         self, batch: Pending, device: torch.device, dataloader_idx: int
     ) -> Pending:
-        """Leaves the piece where it is: the arithmetic runs on the CPU."""
+        """Leaves the piece where it is: it may be being read, and the arithmetic moves it."""
         return batch
 
     def predict_step(self, batch: Pending, batch_idx: int) -> Mapping[str, int]:
@@ -134,13 +131,13 @@ class StatsModule(LightningModule):
     def on_predict_epoch_end(self) -> None:
         """Waits for all ranks, gathers their nodes and merges them; every rank has the result."""
         if self.journal is not None:
-            self.journal.close(sync=self.journal.keep)
+            self.journal.close()
         self.peers.share([json.dumps(astuple(chunk)) for chunk in self.corrupt])
         self.peers.wait_for_all("done", self._idle)
         self.corrupt = [CorruptChunk(*json.loads(line)) for line in self.peers.shared()]
-        self.peers.stop()
         self.nbytes = self.peers.total_bytes
         self.records = gather_nodes(self.plan, self._trees, self._all_gather)
+        self.peers.stop()
         self.seconds = time.perf_counter() - self._begun
 
     def _take_up(self, journal: Journal) -> None:
@@ -190,7 +187,7 @@ class StatsModule(LightningModule):
             self._warned = True
 
     def _all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
-        gathered = self.all_gather(tensor)
+        gathered = self.all_gather(tensor.to(self.device))  # NCCL takes no tensor of the CPU
         assert isinstance(gathered, torch.Tensor)
         return gathered
 
@@ -223,8 +220,8 @@ class StatsModule(LightningModule):
 
     def teardown(self, stage: str) -> None:
         """Lets threads go."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False)
+        if self._arithmetic is not None:
+            self._arithmetic.close()
 
     def _accumulator(self, series: int) -> SeriesAccumulator:
         """The series' accumulator; those of earlier series are finished and let go."""
@@ -232,7 +229,10 @@ class StatsModule(LightningModule):
             columns = self.plan.source.series[series].columns
             self._accumulators = {
                 series: SeriesAccumulator(
-                    len(columns), self.plan.lags_of(series), self.plan.reach_of(series)
+                    len(columns),
+                    self.plan.lags_of(series),
+                    self.plan.reach_of(series),
+                    self._arithmetic,
                 )
             }
         return self._accumulators[series]
@@ -246,8 +246,6 @@ class StatsModule(LightningModule):
             first=piece.span.first,
             context=piece.span.context,
             part=piece.span.part,
-            pool=self._pool,
-            threads=self._threads,
         )
         self.peers.add_bytes(piece.span.nbytes)
         if infinite.size and self.plan.infinite == "fail":

@@ -7,9 +7,10 @@ while it waits. A process on its own has a store of its own.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch.distributed as dist
 from torch.distributed import DistError, HashStore, PrefixStore, Store, distributed_c10d  # type: ignore[attr-defined]
@@ -17,6 +18,8 @@ from torch.distributed import DistError, HashStore, PrefixStore, Store, distribu
 from neural_prep.interrupts import leave
 
 _POLL = 0.2  # seconds
+_BEAT = 2.0  # seconds between signs of life
+_SILENCE = 60.0  # seconds without one, after which a rank is given up
 _GRACE = 4.0  # seconds that a rank has to end by itself once another has failed
 _MESSAGE = 4_000_000  # bytes; torch's server refuses more than 8 MiB at once
 _FAILED, _BYTES, _BLOCKS, _LINES = "failed", "bytes", "blocks", "lines"
@@ -27,13 +30,18 @@ LOST = "the connection to another rank is lost: it was killed, or its node is go
 class PeerFailedError(Exception):
     """Another rank failed first and has told the user; this one ends with the same status.
 
-    What it left to others to tell is the note.
+    What it left to rank 0 to tell is the note; or, if ranks cannot be told, to whoever finds out.
     """
 
     def __init__(self, status: int, note: str = "") -> None:
         super().__init__(note)
         self.status = status
         self.note = note
+
+    @property
+    def shared(self) -> bool:
+        """Whether rank 0 knows of it too."""
+        return self.note != LOST
 
 
 def is_lost(error: BaseException) -> bool:
@@ -89,8 +97,10 @@ class Peers:
         if not is_lost(error):
             return error
         deadline = time.monotonic() + 1.0  # a peer's word may be on its way
-        while self._failure is None and time.monotonic() < deadline:
-            time.sleep(_POLL / 4)
+        with contextlib.suppress(RuntimeError):  # the store may be lost, too
+            while self._failure is None and time.monotonic() < deadline:
+                self._look()
+                time.sleep(_POLL / 4)
         return self._failure or PeerFailedError(1, LOST)
 
     def add_bytes(self, nbytes: int) -> None:
@@ -128,9 +138,14 @@ class Peers:
 
     def share(self, lines: Sequence[str]) -> None:
         """Tells all ranks some lines; they are there once all have met after it."""
-        if lines:
-            text = "".join(f"{line}\n" for line in lines)
-            self._store.append(_LINES, text)  # type: ignore[attr-defined]
+        part = ""
+        for line in lines:
+            if part and len(part) + len(line) > _MESSAGE // 4:  # of what may be four bytes each
+                self._store.append(_LINES, part)  # type: ignore[attr-defined]
+                part = ""
+            part += f"{line}\n"
+        if part:
+            self._store.append(_LINES, part)  # type: ignore[attr-defined]
 
     def shared(self) -> list[str]:
         """The lines of all ranks, in any order."""
@@ -175,12 +190,15 @@ class Peers:
             PeerFailedError: if a peer has failed.
         """
         self.flush()
+        idle()
         self._store.add(where, 1)
         while self._store.add(where, 0) < self.ranks:
             self.check()
             idle()
             time.sleep(0.01)
         self.flush()
+        self._look()  # a rank that was here may have failed since
+        self.check()
 
     def flush(self) -> None:
         """Adds what this rank has counted to all ranks' totals, and takes those in."""
@@ -193,11 +211,12 @@ class Peers:
             self.total_bytes, self.total_blocks = totals[_BYTES], totals[_BLOCKS]
 
     def _watch(self) -> None:
+        beat = self._beat()
         while not self._stopped.wait(_POLL):
             try:
                 self.flush()
-                if self._store.check([_FAILED]):
-                    self._failure = _read(self._store.get(_FAILED))
+                next(beat)
+                self._look()
             except RuntimeError:
                 if self._stopped.is_set():
                     return
@@ -205,6 +224,33 @@ class Peers:
             if self._failure is not None:
                 self._leave_after(_GRACE, self._failure)
                 return
+
+    def _beat(self) -> Iterator[None]:
+        """Gives signs of life now and then, and watches for those of the next rank.
+
+        Where nobody watches the processes, as under plain srun or when a node is gone, a rank that
+        was killed would otherwise be waited for.
+        """
+        following = (self.rank + 1) % self.ranks
+        beaten, heard, changed = -_BEAT, -1, time.monotonic()
+        while True:
+            now = time.monotonic()
+            if now - beaten >= _BEAT:
+                beaten = now
+                self.count(f"beat/{self.rank}", 1)
+                beats = self.count(f"beat/{following}")
+                if beats != heard:
+                    heard, changed = beats, now
+                elif now - changed > _SILENCE:
+                    note = f"rank {following} has given no sign of life for {_SILENCE:.0f} s"
+                    said = f"{self.rank}:1:{note}; start again to continue"
+                    self._store.compare_set(_FAILED, "", said)
+            yield
+
+    def _look(self) -> None:
+        """Finds out whether a peer has failed."""
+        if self._failure is None and self._store.check([_FAILED]):
+            self._failure = _read(self._store.get(_FAILED))
 
     def _leave_after(self, seconds: float, failure: PeerFailedError) -> None:
         """Ends the process where the main thread cannot, being in a collective or a hung read."""

@@ -100,8 +100,10 @@ def _line(read: int, total: int, seconds: float, *, before: int = 0) -> str:
     '500.0 MB of 2.0 GB (25 %), 100.0 MB/s, 15 s left'
     >>> _line(500_000_000, 2_000_000_000, 5.0, before=1_000_000_000)
     '1.5 GB of 2.0 GB (75 %), 100.0 MB/s, 5 s left'
+    >>> _line(2_100_000_000, 2_000_000_000, 21.0)
+    '2.0 GB of 2.0 GB (100 %), 100.0 MB/s, 0 s left'
     """
-    done = before + read
+    done = min(before + read, total)  # what the lags need is read again
     rate = read / seconds if seconds > 0 else 0.0
     left = f"{(total - done) / rate:.0f} s left" if rate > 0 else "time left unknown"
     share = 100 * done // max(total, 1)

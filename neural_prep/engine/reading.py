@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from neural_prep.data.chunked.retrying import REQUESTS
-from neural_prep.data.chunked.threads import decode_with, free_at_once, request_at_once
+from neural_prep.data.chunked.threads import free_at_once, request_at_once
 from neural_prep.data.source import Piece, Series, Span
 from neural_prep.engine.plan import Block, Plan, Run
 from neural_prep.engine.stamps import Stamp, take_stamp
@@ -25,6 +25,8 @@ from neural_prep.errors import InputError, ReadError
 READ_AHEAD = 256_000_000  # bytes in flight, or two pieces where those are larger
 _READS = 64  # threads that wait for a server far away
 _MOST_PIECES = 4096  # in flight from there
+_HANDED_OUT = 2  # pieces that Lightning has: one in use, one ahead
+_STORED = 4  # of as many bytes, one more is there as it came from a server, or is being decoded
 _POLL = 0.1  # seconds
 
 
@@ -130,7 +132,6 @@ class PieceReader:
         self._most = most_pieces(workers, remote=plan.source.remote)
 
     def __iter__(self) -> Iterator[Pending]:
-        decode_with(self._workers)
         threads = self._workers
         if self._plan.source.remote:
             request_at_once(REQUESTS)
@@ -138,11 +139,11 @@ class PieceReader:
             threads = max(threads, _READS)
         pool = ThreadPoolExecutor(threads, thread_name_prefix="reader")
         waiting: deque[Pending] = deque()
-        in_use = 0  # bytes of the piece that was handed out last
+        in_use: deque[Request] = deque(maxlen=_HANDED_OUT)
         try:
             for request in self._requests(pool):
                 while waiting and not self._has_room(request, waiting, in_use):
-                    in_use = waiting[0].request.nbytes
+                    in_use.append(waiting[0].request)
                     yield waiting.popleft()
                 waiting.append(_begin(request, pool))
             while waiting:
@@ -152,9 +153,11 @@ class PieceReader:
             raise
         pool.shutdown(wait=False)  # the last pieces that were handed out may yet be read
 
-    def _has_room(self, request: Request, waiting: deque[Pending], in_use: int) -> bool:
-        """Whether another piece may be in flight besides those that wait and the one in use."""
-        nbytes = in_use + request.nbytes + sum(each.request.nbytes for each in waiting)
+    def _has_room(self, request: Request, waiting: deque[Pending], in_use: deque[Request]) -> bool:
+        """Whether another piece may be in flight besides those that wait and those in use."""
+        requests = [request, *in_use, *(each.request for each in waiting)]
+        nbytes = sum(each.nbytes for each in requests)
+        nbytes += nbytes // _STORED if self._plan.source.remote else 0
         return nbytes <= self._read_ahead and len(waiting) + 2 <= self._most
 
     def _requests(self, pool: ThreadPoolExecutor) -> Iterator[Request]:

@@ -80,8 +80,11 @@ class StopEverywhere(Callback):
     ) -> None:
         """Tells the other ranks, or finds out which of them failed first."""
         assert isinstance(pl_module, StatsModule)
-        if pl_module.journal is not None:
+        self._tell(pl_module, exception)
+        if pl_module.journal is not None:  # later: a slow disk must not keep others waiting
             pl_module.journal.close()
+
+    def _tell(self, pl_module: StatsModule, exception: BaseException) -> None:
         peers = pl_module._peers
         if peers is None:
             if is_lost(exception):

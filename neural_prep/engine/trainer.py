@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.pytorch import LightningModule, Trainer
@@ -27,7 +28,7 @@ _REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
     "use_distributed_sampler": ((False,), "blocks are shared out without a sampler"),
 }
 _STRATEGIES = ("auto", "ddp")
-_ACCELERATORS = ("auto", "cpu")
+_KINDS = {"auto": "cpu", "cpu": "cpu", "gpu": "gpu", "cuda": "gpu"}  # by accelerator
 
 
 class StatsTrainer(Trainer):
@@ -74,11 +75,44 @@ def check_flags(flags: Mapping[str, Any]) -> None:
         raise InputError(
             f"trainer.strategy: {strategy!r} cannot be used; expected {' or '.join(_STRATEGIES)}"
         )
+    if device_kind(flags) == "gpu":
+        _check_gpu(flags["accelerator"])
+
+
+def device_kind(flags: Mapping[str, Any]) -> str:
+    """Where the arithmetic runs: `cpu` or `gpu`.
+
+    What binds is reading and decoding, which CPUs do either way, so that `auto` is a CPU. The kind
+    is part of what a result depends on: nothing else may choose it.
+
+    Raises:
+        InputError: if it can run on no such accelerator.
+
+    >>> [device_kind({"accelerator": name}) for name in ("auto", "cuda")], device_kind({})
+    (['cpu', 'gpu'], 'cpu')
+    """
     accelerator = flags.get("accelerator", "auto")
-    if accelerator not in _ACCELERATORS:
+    if accelerator not in _KINDS:
         raise InputError(
-            f"trainer.accelerator: {accelerator!r} cannot be used; the arithmetic runs on cpu"
+            f"trainer.accelerator: {accelerator!r} cannot be used; expected {' or '.join(_KINDS)}"
         )
+    return _KINDS[accelerator]
+
+
+def _check_gpu(accelerator: str) -> None:
+    """Makes sure that there is a GPU.
+
+    Raises:
+        InputError: if there is none that torch can use.
+    """
+    if torch.cuda.is_available():
+        return
+    built = torch.version.cuda or torch.version.hip
+    why = "no GPU is found" if built else f"torch {torch.__version__} is built without CUDA"
+    raise InputError(
+        f"trainer.accelerator: {accelerator!r} needs a GPU, but {why}; leave it out, or set "
+        "trainer.accelerator: cpu"
+    )
 
 
 def launcher_flags() -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """One series' accumulator: pieces of a block in, the block's record out.
 
-Steps are merged in their order, whatever pieces and threads they came in. Missing values are left
+Steps are merged in their order, whatever pieces and batches they came in. Missing values are left
 out of every sum and counted; a pair is missing where either value is. Infinite values count as
 missing, and are reported, so that the caller decides.
 
@@ -10,18 +10,13 @@ Legend: T steps, O outer and I inner variables, N grid points, L lags.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from neural_prep.stats.kernel import lanes_of, summarise_steps
+from neural_prep.stats.arithmetic import Arithmetic, HostArithmetic, Steps
 from neural_prep.stats.moments import Record, empty, merge, merge_into
-
-_BATCH_BYTES = 8_000_000  # of steps' records held at once
-_SERIAL_BYTES = 2_000_000  # a piece smaller than this is not worth several threads
 
 
 class SeriesAccumulator:
@@ -35,12 +30,20 @@ class SeriesAccumulator:
         lags: The lags, each at least 1.
         reach: The longest lag that has a pair, so that no more steps are remembered than are
             needed; None: the longest of the lags.
+        arithmetic: Who makes the steps' records; None: this thread.
     """
 
-    def __init__(self, variables: int, lags: Sequence[int], reach: int | None = None) -> None:
+    def __init__(
+        self,
+        variables: int,
+        lags: Sequence[int],
+        reach: int | None = None,
+        arithmetic: Arithmetic | None = None,
+    ) -> None:
         self._lags = np.asarray(lags, np.int64)
         self._record = empty(1 + len(lags), variables)
         self._longest = max(max(lags, default=1) if reach is None else reach, 1)
+        self._arithmetic = HostArithmetic() if arithmetic is None else arithmetic
         self._tails: dict[int, _Tail] = {}
 
     def add(
@@ -51,8 +54,6 @@ class SeriesAccumulator:
         first: int,
         context: int = 0,
         part: int = 0,
-        pool: ThreadPoolExecutor | None = None,
-        threads: int = 1,
     ) -> NDArray[np.intp]:
         """Adds consecutive steps to the current block.
 
@@ -64,8 +65,6 @@ class SeriesAccumulator:
             first: The first step's position; positions of one part are fed in ascending order.
             context: Leading steps that are counted elsewhere.
             part: Which part of the grid this is.
-            pool: Where to run threads.
-            threads: How many threads share the arithmetic.
 
         Returns:
             Which of the T steps hold infinite values.
@@ -73,14 +72,19 @@ class SeriesAccumulator:
         steps, outer, _, inner = values.shape
         rows = np.require(values, requirements=["C", "A", "W"]).reshape(steps, outer, -1)
         age = np.require(age, np.int64, ["C", "A", "W"])
+        if rows.shape[2] == 0:
+            return np.empty(0, np.intp)
+        tail = self._tail(part, rows, first)
+        reach = self._reach(age, context)
+        assert not reach or first - reach >= tail.first, f"{reach} steps before {first} lack"
+        piece = Steps(rows, tail.steps, first - tail.base, age, self._lags, inner)
         infinite = np.zeros(steps, np.bool_)
-        if rows.shape[2] > 0:
-            tail = self._tail(part, rows, first)
-            reach = self._reach(age, context)
-            assert not reach or first - reach >= tail.first, f"{reach} steps before {first} lack"
-            for batch in _batches(context, steps, self._record.nbytes, rows, threads):
-                self._add_batch(batch, rows, tail, age, first, inner, infinite, pool)
-            self._remember(part, tail, rows, first)
+        at = context
+        for records, found in self._arithmetic.summarise(piece, context):
+            merge_into(self._record, records)
+            infinite[at : at + len(found)] = found
+            at += len(found)
+        self._remember(part, tail, rows, first)
         return np.flatnonzero(infinite)
 
     def finish(self) -> Record:
@@ -93,41 +97,6 @@ class SeriesAccumulator:
                 self._tails[part] = replace(tail, steps=tail.steps.copy(), owned=True)
         record, self._record = self._record, empty(*self._record.shape[1:])
         return record
-
-    def _add_batch(
-        self,
-        batch: list[range],
-        rows: NDArray[np.floating],
-        tail: _Tail,
-        age: NDArray[np.int64],
-        first: int,
-        inner: int,
-        infinite: NDArray[np.bool_],
-        pool: ThreadPoolExecutor | None,
-    ) -> None:
-        out = np.empty((batch[-1].stop - batch[0].start, *self._record.shape))
-        offset = batch[0].start
-
-        def work(run: range) -> None:
-            summarise_steps(
-                rows,
-                tail.steps,
-                age,
-                first - tail.base,
-                run.start,
-                self._lags,
-                inner,
-                lanes_of(inner),
-                out[run.start - offset : run.stop - offset],
-                infinite[run.start : run.stop],
-            )
-
-        if pool is None or len(batch) == 1:
-            for run in batch:
-                work(run)
-        else:
-            list(pool.map(work, batch))
-        merge_into(self._record, out)
 
     def _reach(self, age: NDArray[np.int64], context: int) -> int:
         """How many steps before the first one the lags of the counted steps go."""
@@ -171,23 +140,16 @@ class _Tail:
     owned: bool = False
 
 
-def warm_up() -> None:
-    """Loads the compiled arithmetic; compiles it where no cache is there yet: ten seconds, once."""
+def warm_up(device: str = "cpu") -> None:
+    """Loads the compiled arithmetic; compiles it where no cache is there yet: ten seconds, once.
+
+    Args:
+        device: Kind of device that steps are summed on; merging them is always the CPU's.
+    """
+    merge(empty(2, 1), empty(2, 1))
+    if device != "cpu":
+        return
     for dtype in (np.float32, np.float64):
         accumulator = SeriesAccumulator(1, [1])
         accumulator.add(np.zeros((2, 1, 2, 1), dtype), np.arange(2), first=0)
         merge(accumulator.finish(), empty(2, 1))
-
-
-def _batches(
-    start: int, stop: int, record_nbytes: int, rows: NDArray[np.floating], threads: int
-) -> list[list[range]]:
-    """Steps in batches of bounded memory, each in runs of about equal length, one a thread."""
-    limit = max(_BATCH_BYTES // record_nbytes, 1)
-    parts = threads if rows.nbytes > _SERIAL_BYTES else 1
-    batches = []
-    for begin in range(start, stop, limit):
-        end = min(begin + limit, stop)
-        cuts = [begin + (end - begin) * k // parts for k in range(parts + 1)]
-        batches.append([range(a, b) for a, b in pairwise(cuts) if a < b])
-    return batches

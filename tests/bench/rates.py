@@ -69,9 +69,7 @@ def main() -> None:
                 contenders[name] = partial(seconds_of, reading, 1, store, decoder)
             name = f"neural-prep stats of {store_name}"
             nbytes[name] = store.nbytes
-            contenders[name] = partial(
-                seconds_of_stats, store, ["--data.workers", "1"], ranks=1
-            )
+            contenders[name] = partial(seconds_of_stats, store, ["--data.workers", "1"], ranks=1)
         stack.enter_context(on_cores({max(os.sched_getaffinity(0))}))
         seconds = take_turns(contenders, args.repeat)
     for name, each in seconds.items():

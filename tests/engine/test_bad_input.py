@@ -5,6 +5,7 @@ import os
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 from neural_prep.engine.command import run_stats
@@ -74,7 +75,10 @@ def refused(run_config):
         ({"trainer.overfit_batches": 1}, "trainer.overfit_batches: 1 would change"),
         ({"trainer.precision": "16-mixed"}, "trainer.precision: '16-mixed' would change"),
         ({"trainer.strategy": "fsdp"}, "trainer.strategy: 'fsdp' cannot be used"),
-        ({"trainer.accelerator": "gpu"}, "trainer.accelerator: 'gpu' cannot be used"),
+        (
+            {"trainer.accelerator": "tpu"},
+            "trainer.accelerator: 'tpu' cannot be used; expected auto",
+        ),
         ({"trainer.devices": 0}, "devices=0"),
         ({"trainer.devices": "many"}, "`devices` selected with `CPUAccelerator`"),
         ({"output": None}, "output.dir is not given"),
@@ -158,6 +162,23 @@ def test_wrong_section_files(refused, tmp_path, text, said):
 )
 def test_options_that_cannot_be_followed(refused, args, said):
     assert said in refused({}, *args)
+
+
+@pytest.mark.parametrize(
+    ("built", "why"),
+    [
+        pytest.param("12.8", "no GPU is found", id="no GPU"),
+        pytest.param(None, f"torch {torch.__version__} is built without CUDA", id="no CUDA"),
+    ],
+)
+@pytest.mark.parametrize("accelerator", ["gpu", "cuda"])
+def test_a_gpu_that_is_not_there(refused, monkeypatch, accelerator, built, why):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", built)
+    monkeypatch.setattr(torch.version, "hip", None)
+    line = refused({"trainer.accelerator": accelerator})
+    assert f"trainer.accelerator: '{accelerator}' needs a GPU, but {why}; " in line
+    assert line.endswith("leave it out, or set trainer.accelerator: cpu")
 
 
 def test_weights_name_each_variable_without_one(refused):

@@ -4,6 +4,7 @@ import errno
 import os
 
 import pytest
+from obstore.exceptions import GenericError
 
 from neural_prep.data import retry
 from neural_prep.data.retry import FetchError, is_transient, reason_of, without_secrets
@@ -52,6 +53,16 @@ def failing(times, error):
 def test_what_is_tried_again(error, transient):
     assert is_transient(error) is transient
     assert FetchError("key", error, 1).lasting is not transient
+
+
+@pytest.mark.parametrize(
+    ("status", "transient"),
+    [(status, True) for status in (408, 425, 429, 500, 502, 503, 504, 507, 509, 520, 524, 529)]
+    + [(status, False) for status in (400, 404, 410, 416, 501, 505)],
+)
+def test_which_answers_of_a_server_are_asked_for_again(status, transient):
+    error = GenericError(f"Error performing GET http://a/b - Server returned status: {status} No")
+    assert is_transient(error) is transient
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,11 @@
 """Same bits however the steps of a block come: in which pieces, on how many threads, read again."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 
-from neural_prep.stats import accumulate, kernel
+from neural_prep.stats import arithmetic, kernel
 from neural_prep.stats.accumulate import SeriesAccumulator, warm_up
+from neural_prep.stats.arithmetic import HostArithmetic
 from neural_prep.stats.moments import COUNT, MEAN, MISSING, empty, merge
 
 STEPS = 13
@@ -16,22 +15,24 @@ NOISE = np.random.default_rng(0).standard_normal((STEPS, 2, 40, 3))
 VALUES = np.where(NOISE > 2, np.nan, 101325 + NOISE).astype(np.float32)
 
 
-def add(accumulator, first, stop, *, context=0, values=VALUES, age=AGE, **options):
+def add(accumulator, first, stop, *, context=0, values=VALUES, age=AGE, part=0):
     accumulator.add(
         values[first - context : stop],
         np.array(age[first - context : stop], np.int64),
         first=first - context,
         context=context,
-        **options,
+        part=part,
     )
 
 
-def block(*cuts, lags=LAGS, context=False, values=VALUES, **options):
+def block(*cuts, lags=LAGS, context=False, values=VALUES, threads=1):
     """The record of all steps, in pieces that end at the cuts."""
-    accumulator = SeriesAccumulator(6, lags)
+    host = HostArithmetic(threads)
+    accumulator = SeriesAccumulator(6, lags, arithmetic=host)
     for first, stop in zip((0, *cuts), (*cuts, STEPS), strict=True):
         again = min(first, max(lags)) if context else 0
-        add(accumulator, first, stop, context=again, values=values, **options)
+        add(accumulator, first, stop, context=again, values=values)
+    host.close()
     return accumulator.finish().tobytes()
 
 
@@ -55,15 +56,14 @@ def test_pieces(cuts, context):
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 8, 64])
 def test_threads(threads, monkeypatch):
-    monkeypatch.setattr(accumulate, "_SERIAL_BYTES", 0)
-    with ThreadPoolExecutor(2) as pool:
-        assert block(pool=pool, threads=threads) == WHOLE
-        assert block(3, 8, pool=pool, threads=threads) == WHOLE
+    monkeypatch.setattr(arithmetic, "_SERIAL_BYTES", 0)
+    assert block(threads=threads) == WHOLE
+    assert block(3, 8, threads=threads) == WHOLE
 
 
 @pytest.mark.parametrize("batch_bytes", [1, 3000, 10_000])
 def test_batches_of_records(batch_bytes, monkeypatch):
-    monkeypatch.setattr(accumulate, "_BATCH_BYTES", batch_bytes)
+    monkeypatch.setattr(arithmetic, "_BATCH_BYTES", batch_bytes)
     assert block() == WHOLE
     assert block(2, 9) == WHOLE
 
@@ -183,8 +183,7 @@ def test_warm_up_compiles_all_that_is_used():
     warm_up()
     compiled = len(kernel.summarise_steps.signatures)
     for dtype in (np.float32, np.float64):
-        with ThreadPoolExecutor(2) as pool:
-            block(4, 6, values=VALUES.astype(dtype), pool=pool, threads=2)
+        block(4, 6, values=VALUES.astype(dtype), threads=2)
     assert len(kernel.summarise_steps.signatures) == compiled
 
 
@@ -211,7 +210,7 @@ def test_infinite_steps_are_told(monkeypatch):
     values[1, 0, 2], values[4, 0, 0] = np.inf, -np.inf
     values[2, 0, 0] = np.nan
     for batch_bytes in (1, 8_000_000):
-        monkeypatch.setattr(accumulate, "_BATCH_BYTES", batch_bytes)
+        monkeypatch.setattr(arithmetic, "_BATCH_BYTES", batch_bytes)
         accumulator = SeriesAccumulator(1, [1])
         assert accumulator.add(values, np.arange(5), first=0).tolist() == [1, 4]
 

@@ -12,7 +12,9 @@ _M_MMAP_THRESHOLD = -3  # from malloc.h
 
 
 def decode_with(threads: int) -> None:
-    """Gives zarr this many threads in this process, where its own settings don't say otherwise.
+    """Gives zarr and zarrs this many threads, where zarr's own settings don't say otherwise.
+
+    zarrs takes that up when an array is opened; by itself each rank would use all cores.
 
     By itself it takes four more than there are cores, and ranks that share a machine then only push
     one another's chunks out of the caches: with one thread for each of two ranks on two cores,
