@@ -8,8 +8,7 @@ integers and booleans go forward only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -18,6 +17,16 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from neural_prep.sharding.adjoint import exchange, reduce, sum_over
+from neural_prep.sharding.agreement import (
+    check_agreement,
+    check_count,
+    check_other_dims,
+    check_pieces,
+    check_root,
+    check_total,
+    compare,
+    dim_of,
+)
 from neural_prep.sharding.halo import FILL, fetch, plan_fetch
 from neural_prep.sharding.transport import sum_rows
 
@@ -48,14 +57,14 @@ def scatter_v(
     Raises:
         ValueError: on all ranks, if arguments don't fit.
     """
-    found = _compare("scatter_v", tensor, dim, group, sizes=tuple(sizes), root=src)
+    found = compare("scatter_v", tensor, dim, group, sizes=tuple(sizes), root=src)
     ranks, rank = len(found), dist.get_rank(group)
-    _check_agreement("scatter_v", found, "sizes", "root", "dtype")
-    _check_root("scatter_v", src, ranks)
+    check_agreement("scatter_v", found, "sizes", "root", "dtype")
+    check_root("scatter_v", src, ranks)
     source = found[src]
-    dim = _dim_of("scatter_v", found, src)
-    _check_count("scatter_v", sizes, ranks)
-    _check_total("scatter_v", found, src, dim, sum(sizes))
+    dim = dim_of("scatter_v", found, src)
+    check_count("scatter_v", sizes, ranks)
+    check_total("scatter_v", found, src, dim, sum(sizes))
     mine = tensor if rank == src else _nothing_of(tensor, source.shape, dim)
     send = sizes if rank == src else [0] * ranks
     receive = [sizes[rank] if r == src else 0 for r in range(ranks)]
@@ -85,11 +94,11 @@ def gather_v(
     Raises:
         ValueError: on all ranks, if arguments don't fit.
     """
-    found = _compare("gather_v", tensor, dim, group, sizes=tuple(sizes), root=dst)
+    found = compare("gather_v", tensor, dim, group, sizes=tuple(sizes), root=dst)
     ranks, rank = len(found), dist.get_rank(group)
-    _check_agreement("gather_v", found, "sizes", "root", "dtype")
-    _check_root("gather_v", dst, ranks)
-    dim = _check_pieces("gather_v", found, sizes)
+    check_agreement("gather_v", found, "sizes", "root", "dtype")
+    check_root("gather_v", dst, ranks)
+    dim = check_pieces("gather_v", found, sizes)
     send = [sizes[rank] if r == dst else 0 for r in range(ranks)]
     receive = sizes if rank == dst else [0] * ranks
     return exchange(tensor, send, receive, dim, group)
@@ -112,9 +121,9 @@ def all_gather_v(
     Raises:
         ValueError: on all ranks, if arguments don't fit.
     """
-    found = _compare("all_gather_v", tensor, dim, group, sizes=tuple(sizes))
-    _check_agreement("all_gather_v", found, "sizes", "dtype")
-    dim = _check_pieces("all_gather_v", found, sizes)
+    found = compare("all_gather_v", tensor, dim, group, sizes=tuple(sizes))
+    check_agreement("all_gather_v", found, "sizes", "dtype")
+    dim = check_pieces("all_gather_v", found, sizes)
     ranks, own = len(found), tensor.shape[dim]
     return exchange(torch.cat([tensor] * ranks, dim), [own] * ranks, sizes, dim, group)
 
@@ -138,12 +147,12 @@ def reduce_scatter_v(
     Raises:
         ValueError: on all ranks, if arguments don't fit.
     """
-    found = _compare("reduce_scatter_v", tensor, dim, group, sizes=tuple(sizes))
-    _check_agreement("reduce_scatter_v", found, "sizes", "dtype", "shape")
+    found = compare("reduce_scatter_v", tensor, dim, group, sizes=tuple(sizes))
+    check_agreement("reduce_scatter_v", found, "sizes", "dtype", "shape")
     ranks, rank = len(found), dist.get_rank(group)
-    dim = _dim_of("reduce_scatter_v", found, rank)
-    _check_count("reduce_scatter_v", sizes, ranks)
-    _check_total("reduce_scatter_v", found, rank, dim, sum(sizes))
+    dim = dim_of("reduce_scatter_v", found, rank)
+    check_count("reduce_scatter_v", sizes, ranks)
+    check_total("reduce_scatter_v", found, rank, dim, sum(sizes))
     own = sizes[rank]
     pieces = exchange(tensor, sizes, [own] * ranks, dim, group).movedim(dim, 0)
     return sum_rows(pieces.reshape(ranks, own, *pieces.shape[1:])).movedim(0, dim)
@@ -167,8 +176,8 @@ def all_reduce_v(
     """
     if backward not in ("sum", "identity"):
         raise ValueError(f"all_reduce_v: backward is {backward!r}; expected 'sum' or 'identity'")
-    found = _compare("all_reduce_v", tensor, 0, group)
-    _check_agreement("all_reduce_v", found, "shape", "dtype")
+    found = compare("all_reduce_v", tensor, 0, group)
+    check_agreement("all_reduce_v", found, "shape", "dtype")
     return sum_over(tensor, group) if backward == "sum" else reduce(tensor, group)
 
 
@@ -195,13 +204,13 @@ def all_to_all_v(
         ValueError: on all ranks, if arguments don't fit.
     """
     name = "all_to_all_v"
-    found = _compare(name, tensor, dim, group, sizes=tuple(send_sizes), received=tuple(recv_sizes))
-    _check_agreement(name, found, "dtype")
-    dim = _check_other_dims(name, found)
+    found = compare(name, tensor, dim, group, sizes=tuple(send_sizes), received=tuple(recv_sizes))
+    check_agreement(name, found, "dtype")
+    dim = check_other_dims(name, found)
     for rank, each in enumerate(found):
-        _check_count(name, each.sizes, len(found))
-        _check_count(name, each.received, len(found))
-        _check_total(name, found, rank, dim, sum(each.sizes))
+        check_count(name, each.sizes, len(found))
+        check_count(name, each.received, len(found))
+        check_total(name, found, rank, dim, sum(each.sizes))
     for i, sender in enumerate(found):
         for j, receiver in enumerate(found):
             if sender.sizes[j] != receiver.received[i]:
@@ -239,7 +248,7 @@ def indexed_all_to_all_v(
     lists = [torch.as_tensor(each, dtype=torch.int64).reshape(-1).cpu() for each in indices]
     joined = torch.cat(lists) if lists else torch.empty(0, dtype=torch.int64)
     ends = (int(joined.min()), int(joined.max())) if len(joined) else (0, -1)
-    found = _compare(
+    found = compare(
         name,
         tensor,
         dim,
@@ -248,12 +257,12 @@ def indexed_all_to_all_v(
         matrix=tuple(map(tuple, sizes)),
         ends=ends,
     )
-    _check_agreement(name, found, "matrix", "dtype")
-    dim = _check_other_dims(name, found)
+    check_agreement(name, found, "matrix", "dtype")
+    dim = check_other_dims(name, found)
     ranks, rank = len(found), dist.get_rank(group)
-    _check_count(name, sizes, ranks)
+    check_count(name, sizes, ranks)
     for i, each in enumerate(found):
-        _check_count(name, sizes[i], ranks)
+        check_count(name, sizes[i], ranks)
         if each.sizes != tuple(sizes[i]):
             raise ValueError(
                 f"{name}: rank {i} sends {list(each.sizes)} elements to the ranks, but sizes say "
@@ -298,13 +307,13 @@ def halo_exchange(
         ValueError: on all ranks, if arguments don't fit.
     """
     name = "halo_exchange"
-    found = _compare(name, tensor, dim, group, halo=(before, after, edge))
-    _check_agreement(name, found, "halo", "dtype")
+    found = compare(name, tensor, dim, group, halo=(before, after, edge))
+    check_agreement(name, found, "halo", "dtype")
     if edge not in _EDGES:
         raise ValueError(f"{name}: edge is {edge!r}; expected one of {', '.join(_EDGES)}")
     if before < 0 or after < 0:
         raise ValueError(f"{name}: widths {before} and {after}; expected none below 0")
-    dim = _check_other_dims(name, found)
+    dim = check_other_dims(name, found)
     sizes = [each.shape[dim] for each in found]
     if edge == "circular" and sum(sizes) == 0 and before + after > 0:
         raise ValueError(f"{name}: nothing to go round: dim {dim} is empty on all ranks")
@@ -322,108 +331,6 @@ def _within(indices: Tensor, sizes: Sequence[int], edge: Edge) -> Tensor:
         return indices % max(total, 1)
     inside = (indices >= 0) & (indices < total)
     return indices[inside] if edge == "none" else torch.where(inside, indices, FILL)
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """What one rank has called a collective with."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    dim: int
-    sizes: tuple[int, ...] = ()
-    received: tuple[int, ...] = ()
-    matrix: tuple[tuple[int, ...], ...] = ()
-    ends: tuple[int, int] = (0, -1)
-    root: int = 0
-    halo: tuple[int, int, str] = (0, 0, "none")
-
-
-def _compare(
-    name: str, tensor: Tensor, dim: int, group: ProcessGroup | None, **what: object
-) -> list[_Call]:
-    """All ranks' calls, in order of ranks."""
-    mine = _Call(name, tuple(tensor.shape), tensor.dtype, dim, **what)  # type: ignore[arg-type]
-    calls: list[_Call | None] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(calls, mine, group)
-    found = [call for call in calls if call is not None]
-    _check_agreement(name, found, "name", "dim")
-    return found
-
-
-def _check_agreement(name: str, calls: Sequence[_Call], *what: str) -> None:
-    """Raises where a rank's call is not rank 0's."""
-    show: Callable[[object], object] = lambda value: (  # noqa: E731
-        list(value) if isinstance(value, tuple) else value
-    )
-    for field in what:
-        expected = getattr(calls[0], field)
-        for rank, call in enumerate(calls):
-            value = getattr(call, field)
-            if value != expected:
-                raise ValueError(
-                    f"{name}: {field} on rank {rank} is {show(value)}, on rank 0 {show(expected)}; "
-                    "expected the same on all ranks"
-                )
-
-
-def _check_root(name: str, root: int, ranks: int) -> None:
-    if not 0 <= root < ranks:
-        raise ValueError(f"{name}: rank {root} is not in the group; it has {ranks} ranks")
-
-
-def _check_count(name: str, sizes: Sequence[object], ranks: int) -> None:
-    if len(sizes) != ranks:
-        raise ValueError(f"{name}: {len(sizes)} sizes for {ranks} ranks; expected one for each")
-    if any(isinstance(size, int) and size < 0 for size in sizes):
-        raise ValueError(f"{name}: sizes {list(sizes)}; expected none below 0")
-
-
-def _dim_of(name: str, calls: Sequence[_Call], rank: int) -> int:
-    """The dimension, counted from the front."""
-    dim, ndim = calls[rank].dim, len(calls[rank].shape)
-    if not -ndim <= dim < ndim:
-        raise ValueError(f"{name}: dim {dim} of {list(calls[rank].shape)} on rank {rank}")
-    return dim % ndim
-
-
-def _check_total(name: str, calls: Sequence[_Call], rank: int, dim: int, total: int) -> None:
-    if calls[rank].shape[dim] != total:
-        raise ValueError(
-            f"{name}: dim {dim} of rank {rank} has {calls[rank].shape[dim]} elements; its sizes "
-            f"add up to {total}"
-        )
-
-
-def _check_other_dims(name: str, calls: Sequence[_Call]) -> int:
-    """The dimension; raises unless all others are the same on all ranks."""
-    dim = _dim_of(name, calls, 0)
-    expected = calls[0].shape
-    for rank, call in enumerate(calls):
-        if (
-            len(call.shape) != len(expected)
-            or call.shape[:dim] != expected[:dim]
-            or call.shape[dim + 1 :] != expected[dim + 1 :]
-        ):
-            raise ValueError(
-                f"{name}: shape {list(call.shape)} on rank {rank}, {list(expected)} on rank 0; "
-                f"expected the same but for dim {dim}"
-            )
-    return dim
-
-
-def _check_pieces(name: str, calls: Sequence[_Call], sizes: Sequence[int]) -> int:
-    """The dimension; raises unless every rank's piece is as long as its size says."""
-    dim = _check_other_dims(name, calls)
-    _check_count(name, sizes, len(calls))
-    for rank, (call, size) in enumerate(zip(calls, sizes, strict=True)):
-        if call.shape[dim] != size:
-            raise ValueError(
-                f"{name}: rank {rank} has {call.shape[dim]} elements along dim {dim}; its size "
-                f"is {size} of {list(sizes)}"
-            )
-    return dim
 
 
 def _nothing_of(tensor: Tensor, shape: Sequence[int], dim: int) -> Tensor:
