@@ -166,11 +166,12 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2, out: Tensor | None = None) ->
     right = list(range(a.ndim, a.ndim + b.ndim))
     for first, second in zip(firsts, seconds, strict=True):
         right[second] = left[first]
-    contracted = {left[first] for first in firsts}
-    result = [label for label in (*left, *right) if label not in contracted]
+    summed = {left[first] for first in firsts}
+    result = [label for label in (*left, *right) if label not in summed]
 
     def compute(a: Tensor, b: Tensor) -> Tensor:
-        return torch.tensordot(a, b, (firsts, seconds))
+        result: Tensor = torch.tensordot(a, b, (firsts, seconds))
+        return result
 
     return product(compute, (a, b), [left, right], result)
 
