@@ -20,16 +20,39 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from neural_prep.sharding.adjoint import split
+from neural_prep.sharding.adjoint import apply, split
 from neural_prep.sharding.layout import Layout
 from neural_prep.sharding.redistribute import relayout
 from neural_prep.sharding.registry import is_always_sharded, name_of, version_of
 
 # What asks for the tensor as a whole, and is answered by its wrapper.
 _METADATA = frozenset(
-    ["shape", "dtype", "device", "layout", "requires_grad", "requires_grad_", "grad", "grad_fn", "is_leaf", "ndim", "names", "size", "dim", "ndimension", "numel", "nelement", "is_floating_point", "is_complex", "is_signed", "is_cuda", "is_cpu", "is_sparse", "is_quantized", "is_meta", "is_mkldnn", "is_mps", "is_xpu", "is_nested", "element_size", "itemsize", "nbytes", "__len__", "__hash__", "register_hook", "register_post_accumulate_grad_hook", "retain_grad", "retains_grad", "backward", "_backward_hooks", "_post_accumulate_grad_hooks", "_version", "output_nr", "get_device", "is_inference", "_is_view", "is_conj", "is_neg", "_is_zerotensor", "is_contiguous", "stride", "is_same_size", "__format__", "_base", "detach", "clone"]
+    (
+        *("shape", "dtype", "device", "layout", "requires_grad"),
+        *("requires_grad_", "grad", "grad_fn", "is_leaf", "ndim"),
+        *("names", "size", "dim", "ndimension", "numel"),
+        *("nelement", "is_floating_point", "is_complex", "is_signed", "is_cuda"),
+        *("is_cpu", "is_sparse", "is_quantized", "is_meta", "is_mkldnn"),
+        *("is_mps", "is_xpu", "is_nested", "element_size", "itemsize"),
+        *("nbytes", "__len__", "__hash__", "register_hook", "register_post_accumulate_grad_hook"),
+        *(
+            "retain_grad",
+            "retains_grad",
+            "backward",
+            "_backward_hooks",
+            "_post_accumulate_grad_hooks",
+        ),
+        *("_version", "output_nr", "get_device", "is_inference", "_is_view"),
+        *("is_conj", "is_neg", "_is_zerotensor", "is_contiguous", "stride"),
+        *("is_same_size", "__format__", "_base", "detach", "clone"),
+    )
 )
-_VALUES = frozenset(["item", "tolist", "numpy", "__bool__", "__float__", "__int__", "__index__", "__complex__"])
+_VALUES = frozenset(
+    (
+        *("item", "tolist", "numpy", "__bool__"),
+        *("__float__", "__int__", "__index__", "__complex__"),
+    )
+)
 
 
 class ShardTensor(Tensor):
@@ -44,8 +67,9 @@ class ShardTensor(Tensor):
 
     @staticmethod
     def __new__(cls, local: Tensor, layout: Layout) -> ShardTensor:
+        """A leaf around a piece."""
         shape = layout.global_shape(local.shape)
-        self: ShardTensor = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        self: ShardTensor = Tensor._make_wrapper_subclass(
             cls, shape, dtype=local.dtype, device=local.device
         )
         self._local = local.detach()
@@ -70,7 +94,7 @@ class ShardTensor(Tensor):
         return from_local(local, layout)
 
     @classmethod
-    def scatter(
+    def scatter(  # type: ignore[override]  # of tensors it is another, rarely used function
         cls,
         full: Tensor,
         mesh: DeviceMesh,
@@ -112,7 +136,7 @@ class ShardTensor(Tensor):
             return self
         return from_local(relayout(to_local(self), self.sharding, layout), layout)
 
-    def __repr__(self, *, tensor_contents: object = None) -> str:
+    def __repr__(self) -> str:  # type: ignore[override]  # torch passes contents of its own
         """The piece, the global shape and the cuts."""
         return f"ShardTensor({self._local!r}, shape={list(self.shape)}, {self.sharding})"
 
@@ -139,7 +163,7 @@ class ShardTensor(Tensor):
         raise refusal(name, next((each for each in layouts if not each.is_replicated), layouts[0]))
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]  # torch declares a placeholder
         cls,
         func: Any,
         types: Sequence[type],
@@ -169,7 +193,7 @@ _ENGINE = _ENGINE_IN_PLACE | {
 
 def from_local(local: Tensor, layout: Layout) -> ShardTensor:
     """`ShardTensor.from_local` without its check: the layout was agreed on."""
-    result = _FromLocal.apply(local, layout)
+    result = apply(_FromLocal, local, layout)
     assert isinstance(result, ShardTensor)
     return result
 
@@ -178,9 +202,7 @@ def to_local(shard: Tensor) -> Tensor:
     """The piece of a ShardTensor; an ordinary tensor as it is, for every rank has it whole."""
     if not isinstance(shard, ShardTensor):
         return shard
-    result = _ToLocal.apply(shard)
-    assert isinstance(result, Tensor)
-    return result
+    return apply(_ToLocal, shard)
 
 
 def shards_in(tree: Any) -> Iterator[ShardTensor]:
@@ -223,7 +245,7 @@ class _FromLocal(torch.autograd.Function):
         return ShardTensor(local, layout)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         return to_local(_laid_out(grad, ctx.layout)), None
 
 
@@ -234,7 +256,7 @@ class _ToLocal(torch.autograd.Function):
         return shard._local.detach()
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
         return from_local(grad, ctx.layout)
 
 
@@ -283,8 +305,8 @@ def _check_pieces(local: Tensor, layout: Layout) -> None:
     for piece, its_dtype, its_cuts, place in found:
         if (its_dtype, its_cuts) != (dtype, cuts):
             raise ValueError(
-                f"from_local: the rank at {place} of the mesh gives {its_dtype} and {its_cuts}, the "
-                f"first {dtype} and {cuts}; expected the same"
+                f"from_local: the rank at {place} of the mesh gives {its_dtype} and {its_cuts}, "
+                f"the first {dtype} and {cuts}; expected the same"
             )
         expected = list(shape)
         for axis, cut in layout.cut_axes():
