@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.distributed import ProcessGroup
 
+from neural_prep.sharding.adjoint import apply
 from neural_prep.sharding.layout import Cut
 from neural_prep.sharding.transport import move
 
@@ -64,9 +65,7 @@ def attend(
     Returns:
         `(..., L, V)`.
     """
-    result = _Attend.apply(ring, query, key, value, *masks)
-    assert isinstance(result, Tensor)
-    return result
+    return apply(_Attend, ring, query, key, value, *masks)
 
 
 def scores_of(
@@ -196,7 +195,7 @@ def _pass_on(tensors: Sequence[Tensor], step: int, ring: Ring) -> list[Tensor]:
     sent = torch.cat([_as_bytes(each) for each in tensors])
     send, receive = [0] * count, [0] * count
     send[(rank + 1) % count], receive[(rank - 1) % count] = len(sent), sum(lengths)
-    received = move(sent, send, receive, ring.group).split(lengths)
+    received = torch.split(move(sent, send, receive, ring.group), lengths)
     return [
         part.view(each.dtype).reshape(shape)
         for part, each, shape in zip(received, tensors, shapes, strict=True)
