@@ -12,7 +12,7 @@ the scores. A query without any key gets 0, and gives no gradient.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -25,7 +25,7 @@ from torch.distributed import ProcessGroup
 
 from neural_prep.sharding.adjoint import apply
 from neural_prep.sharding.layout import Cut
-from neural_prep.sharding.transport import move
+from neural_prep.sharding.transport import start_move
 
 _BLOCK = 1024  # keys whose scores are held at once
 _WORKS_IN = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
@@ -105,6 +105,7 @@ class _Attend(torch.autograd.Function):
         result = scaled.new_zeros((*rows, value.shape[-1]))
         keys, values = key, value
         for step, start in _steps(ring):
+            coming = _pass_on((keys, values), step, ring)
             for first, *part in _parts(start, keys, values, ring, query.shape[-2]):
                 some_keys, some_values = (each.to(work) for each in part)
                 scores = scores_of(scaled, some_keys, masks, ring, first)
@@ -114,8 +115,7 @@ class _Attend(torch.autograd.Function):
                 total = total * shrink + weights.sum(-1, keepdim=True)
                 result = result * shrink + weights @ some_values
                 highest = now
-            if step + 1 < len(ring.key_sizes):
-                keys, values = _pass_on((keys, values), step, ring)
+            keys, values = coming()
         empty = total == 0
         result = (result / total.masked_fill(empty, 1)).to(query.dtype)
         # Weights are exp(scores - logarithm): zeros for a query that sees nothing.
@@ -141,6 +141,7 @@ class _Attend(torch.autograd.Function):
         keys, values = key, value
         sums = [torch.zeros_like(each, dtype=work) for each in (key, value)]
         for step, start in _steps(ring):
+            coming = _pass_on((keys, values), step, ring)
             for first, *part in _parts(start, keys, values, ring, query.shape[-2]):
                 some_keys, some_values = (each.to(work) for each in part)
                 count = some_keys.shape[-2]
@@ -155,10 +156,8 @@ class _Attend(torch.autograd.Function):
                     if to_mask is not None:
                         columns = _columns(to_mask, first, count)
                         columns += to_scores.sum_to_size(columns.shape)
-            if step + 1 < len(ring.key_sizes):
-                *sums, keys, values = _pass_on((*sums, keys, values), step, ring)
-            else:
-                sums = _pass_on(sums, step, ring)  # home
+            keys, values = coming()
+            sums = _pass_on(sums, step, ring, home=True)()
         to_key, to_value = sums
         return (
             None,
@@ -178,35 +177,30 @@ def _steps(ring: Ring) -> Iterator[tuple[int, int]]:
         yield step, starts[(rank - step) % count]
 
 
-def _pass_on(tensors: Sequence[Tensor], step: int, ring: Ring) -> list[Tensor]:
-    """Sends blocks to the next rank and returns the previous one's, in one message.
+def _pass_on(
+    tensors: Sequence[Tensor], step: int, ring: Ring, *, home: bool = False
+) -> Callable[[], list[Tensor]]:
+    """Starts to send blocks to the next rank; what it returns waits for the previous one's.
 
-    Tensors of wider types come first, so that each begins at a multiple of its type's size.
+    After the last step blocks stay, unless they are to come home.
     """
     count = len(ring.key_sizes)
-    if count == 1:
-        return list(tensors)
+    if count == 1 or (step + 1 == count and not home):
+        return lambda: list(tensors)
     rank = dist.get_rank(ring.group)
     coming = ring.key_sizes[(rank - step - 1) % count]
     shapes = [(*each.shape[:-2], coming, each.shape[-1]) for each in tensors]
-    lengths = [
-        prod(shape) * each.element_size() for shape, each in zip(shapes, tensors, strict=True)
-    ]
-    sent = torch.cat([_as_bytes(each) for each in tensors])
+    sent = torch.cat([each.reshape(-1) for each in tensors])
+    lengths = [prod(shape) for shape in shapes]
     send, receive = [0] * count, [0] * count
     send[(rank + 1) % count], receive[(rank - 1) % count] = len(sent), sum(lengths)
-    received = torch.split(move(sent, send, receive, ring.group), lengths)
-    return [
-        part.view(each.dtype).reshape(shape)
-        for part, each, shape in zip(received, tensors, shapes, strict=True)
-    ]
+    wait = start_move(sent, send, receive, ring.group)
 
+    def received() -> list[Tensor]:
+        parts = torch.split(wait(), lengths)
+        return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
 
-def _as_bytes(tensor: Tensor) -> Tensor:
-    """A tensor's memory; an empty one has no view of another type."""
-    if tensor.numel() == 0:
-        return torch.empty(0, dtype=torch.uint8, device=tensor.device)
-    return tensor.contiguous().reshape(-1).view(torch.uint8)
+    return received
 
 
 def _parts(

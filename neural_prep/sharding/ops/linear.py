@@ -155,6 +155,23 @@ def inner(input: Tensor, other: Tensor, **options: Any) -> ShardTensor:
     return product(torch.inner, (input, other), [[*left, "k"], [*right, "k"]], [*left, *right])
 
 
+@sharded("vecdot")
+def vecdot(x: Tensor, y: Tensor, *, dim: int = -1, **options: Any) -> ShardTensor:
+    """Sums over one dimension of both, the first one conjugated."""
+    refuse_options("vecdot", next(shards_in((x, y))).sharding, options)
+    count = max(x.ndim, y.ndim)
+    if not -count <= dim < count:
+        raise_as_torch(torch.linalg.vecdot, x, y, dim=dim)
+    dim = dim - count if dim >= 0 else dim
+
+    def compute(x: Tensor, y: Tensor) -> Tensor:
+        result: Tensor = torch.linalg.vecdot(x, y, dim=dim)
+        return result
+
+    kept = [label for label in _batch(count) if label != dim]
+    return product(compute, (x, y), [_batch(x.ndim), _batch(y.ndim)], kept)
+
+
 @sharded("tensordot")
 def tensordot(a: Tensor, b: Tensor, dims: Any = 2, out: Tensor | None = None) -> ShardTensor:
     """Sums over pairs of dimensions."""
