@@ -6,6 +6,7 @@ Inside, a sequence is cut rather than features, so that heads are whole.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -70,31 +71,28 @@ def multi_head_attention_forward(
         if all(each.sharding.is_replicated for each in shards_in(call)):
             return _run_whole(call, layout)
         refuse_options("multi_head_attention_forward", layout, added)
-    if not _fits(query, key, value, key_padding_mask, attn_mask, num_heads, embed_dim_to_check):
+    masks_fit = _masks_fit(query, key, key_padding_mask, attn_mask, num_heads)
+    if not masks_fit or not _inputs_fit(query, key, value, num_heads, embed_dim_to_check):
         raise_as_torch(F.multi_head_attention_forward, **call)
     if is_causal and attn_mask is None:
         raise_as_torch(F.multi_head_attention_forward, **call)
+    weights = (q_proj_weight, k_proj_weight, v_proj_weight)
+    projected = _project_all(
+        _with_sequences_cut((query, key, value), layout),
+        weights if use_separate_proj_weight else in_proj_weight,
+        in_proj_bias,
+    )
     batched = query.ndim == 3
-    inputs = _with_sequences_cut((query, key, value), layout)
-    if use_separate_proj_weight:
-        weights = (q_proj_weight, k_proj_weight, v_proj_weight)
-        projected = _project(inputs, weights, in_proj_bias)
-    else:
-        projected = _project_packed(inputs, in_proj_weight, in_proj_bias)
-    q, k, v = (_heads(each, num_heads, batched) for each in projected)
+    heads = [_heads(each, num_heads, batched) for each in projected]
     causal = is_causal and key_padding_mask is None and not need_weights
-    masks = [] if causal or attn_mask is None else [_taking_part(attn_mask, q.shape[0], num_heads)]
+    masks = []
+    if attn_mask is not None and not causal:
+        masks.append(_taking_part(attn_mask, heads[0].shape[0], num_heads))
     if key_padding_mask is not None:
         masks.append(_padding(key_padding_mask))
-    plan = plan_attention(q, k, v, masks)
-    if plan is None:
-        raise_as_torch(F.multi_head_attention_forward, **call)
-    if not need_weights:
-        result = attention(plan, q, k, v, masks, causal=causal)
-        return linear(_joined(result, batched), out_proj_weight, out_proj_bias), None
-    result, shares = attention_and_weights(plan, q, k, v, masks)
+    result, shares = _attend(heads, masks, causal=causal, need_weights=need_weights)
     output = linear(_joined(result, batched), out_proj_weight, out_proj_bias)
-    return output, _shares(shares, average_attn_weights, batched)
+    return output, None if shares is None else _shares(shares, average_attn_weights, batched)
 
 
 @sharded("_nested_tensor_from_mask_left_aligned", always=True)
@@ -112,31 +110,46 @@ def _run_whole(call: dict[str, Any], layout: Layout) -> tuple[Tensor, Tensor | N
     return found
 
 
-def _fits(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    padding: Tensor | None,
-    mask: Tensor | None,
-    heads: int,
-    features: int,
-) -> bool:
-    """Whether shapes and types of masks are as torch demands."""
-    if query.ndim not in (2, 3) or {key.ndim, value.ndim} != {query.ndim}:
-        return False
-    (queries, *batch), keys = query.shape[:-1], key.shape[0]
-    count = batch[0] if batch else 1
+def _inputs_fit(query: Tensor, key: Tensor, value: Tensor, heads: int, features: int) -> bool:
+    """Whether the inputs' shapes are as torch demands."""
     return (
-        key.shape[:-1] == value.shape[:-1] == (keys, *batch)
+        query.ndim in (2, 3)
+        and {key.ndim, value.ndim} == {query.ndim}
+        and key.shape[:-1] == value.shape[:-1]
+        and key.shape[1:-1] == query.shape[1:-1]
         and query.shape[-1] == features
         and features % heads == 0
-        and all(
+    )
+
+
+def _masks_fit(
+    query: Tensor, key: Tensor, padding: Tensor | None, mask: Tensor | None, heads: int
+) -> bool:
+    """Whether the masks' shapes and types are as torch demands."""
+    batch = query.shape[1:-1]
+    scores = (query.shape[0], key.shape[0])
+    return (
+        all(
             each is None or each.dtype == torch.bool or each.is_floating_point()
             for each in (padding, mask)
         )
-        and (padding is None or padding.shape == (*batch, keys))
-        and (mask is None or mask.shape in ((queries, keys), (count * heads, queries, keys)))
+        and (padding is None or padding.shape == (*batch, key.shape[0]))
+        and (mask is None or mask.shape in (scores, (prod(batch) * heads, *scores)))
     )
+
+
+def _attend(
+    heads: Sequence[Tensor], masks: Sequence[Tensor], *, causal: bool, need_weights: bool
+) -> tuple[ShardTensor, ShardTensor | None]:
+    """Attention of heads, and its weights where they are asked for."""
+    query, key, value = heads
+    plan = plan_attention(query, key, value, masks)
+    if plan is None:
+        mask = masks[0] if masks else None
+        raise_as_torch(F.scaled_dot_product_attention, query, key, value, mask)
+    if need_weights:
+        return attention_and_weights(plan, query, key, value, masks)
+    return attention(plan, query, key, value, masks, causal=causal), None
 
 
 def _with_sequences_cut(inputs: Sequence[Tensor], like: Layout) -> list[ShardTensor]:
@@ -155,24 +168,21 @@ def _with_sequences_cut(inputs: Sequence[Tensor], like: Layout) -> list[ShardTen
     return [changed[id(each)] for each in inputs]
 
 
-def _project_packed(
-    inputs: Sequence[ShardTensor], weight: Tensor | None, bias: Tensor | None
+def _project_all(
+    inputs: Sequence[ShardTensor],
+    weights: Sequence[Tensor | None] | Tensor | None,
+    bias: Tensor | None,
 ) -> list[ShardTensor]:
-    """Queries, keys and values by the three parts of a weight; self-attention at one stroke."""
-    assert weight is not None
+    """Queries, keys and values by weights of their own or packed; self-attention at one stroke."""
+    assert weights is not None
     query, key, value = inputs
-    if not query is key is value:
-        return _project(inputs, weight.chunk(3), bias)
-    whole = _features_whole(linear(query, weight, bias))
-    return [from_local(part, whole.sharding) for part in whole.local.chunk(3, -1)]
-
-
-def _project(
-    inputs: Sequence[ShardTensor], weights: Sequence[Tensor | None], bias: Tensor | None
-) -> list[ShardTensor]:
+    if isinstance(weights, Tensor) and query is key is value:
+        whole = _features_whole(linear(query, weights, bias))
+        return [from_local(part, whole.sharding) for part in whole.local.chunk(3, -1)]
+    parts = weights.chunk(3) if isinstance(weights, Tensor) else weights
     biases = (None,) * 3 if bias is None else bias.chunk(3)
     projected = []
-    for each, weight, its_bias in zip(inputs, weights, biases, strict=True):
+    for each, weight, its_bias in zip(inputs, parts, biases, strict=True):
         assert weight is not None
         projected.append(linear(each, weight, its_bias))
     return projected
