@@ -7,7 +7,7 @@ is. Sums of 16-bit floats are formed in 32 bits, of complex numbers part by part
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 
 import torch
@@ -32,20 +32,35 @@ def move(
     Returns:
         `(sum(receive), ...)`, in order of ranks.
     """
+    return start_move(pieces, send, receive, group)()
+
+
+def start_move(
+    pieces: Tensor, send: Sequence[int], receive: Sequence[int], group: ProcessGroup | None
+) -> Callable[[], Tensor]:
+    """Like `move`, but work goes on meanwhile: what it returns waits for the rows."""
     pieces = pieces.resolve_conj().resolve_neg().contiguous()
     shape = (sum(receive), *pieces.shape[1:])
     row = prod(pieces.shape[1:]) * pieces.element_size()
     if dist.get_world_size(group) == 1:
-        return pieces.reshape(shape).clone()
+        return pieces.reshape(shape).clone
+    sent = _as_bytes(pieces)
     received = torch.empty(sum(receive) * row, dtype=torch.uint8, device=pieces.device)
-    dist.all_to_all_single(
+    under_way = dist.all_to_all_single(
         received,
-        _as_bytes(pieces),
+        sent,
         [count * row for count in receive],
         [count * row for count in send],
         group,
+        async_op=True,
     )
-    return received.view(pieces.dtype).reshape(shape)
+
+    def finish() -> Tensor:
+        under_way.wait()
+        assert sent.numel() == sum(send) * row  # kept until here, for it was being read
+        return received.view(pieces.dtype).reshape(shape)
+
+    return finish
 
 
 def _as_bytes(tensor: Tensor) -> Tensor:

@@ -1,0 +1,203 @@
+"""Products of tensors whose dimensions have labels, as in Einstein's notation, divided over ranks.
+
+Whatever is linear in each of its operands is such a product. Along each mesh axis one label is cut:
+all operands that have it are cut alike, others enter the divided work whole, and where the result
+does not have it, the ranks' partial products are summed.
+
+Labels are numbers or text. A dimension labelled by a number broadcasts: it is 1 or as the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from neural_prep.sharding.layout import Cut, Layout
+from neural_prep.sharding.operands import operand, reduce_over
+from neural_prep.sharding.shard_tensor import (
+    ShardTensor,
+    from_local,
+    map_tensors,
+    refusal,
+    shards_in,
+)
+
+Label = int | str
+Labels = Sequence[Label]
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """How work is divided.
+
+    Attributes:
+        mesh: The ranks.
+        cuts: For each mesh axis the label that is cut along it with every rank's part, or None.
+    """
+
+    mesh: DeviceMesh
+    cuts: tuple[tuple[Label, tuple[int, ...]] | None, ...]
+
+    @property
+    def work(self) -> Layout:
+        """A layout that cuts something along each axis that divides the work."""
+        return Layout(
+            self.mesh,
+            tuple(None if cut is None else Cut(axis, cut[1]) for axis, cut in enumerate(self.cuts)),
+        )
+
+    def layout(self, labels: Labels, shape: Sequence[int]) -> Layout:
+        """How a tensor with these labels is cut; dimensions that broadcast are not."""
+        cuts = [self._cut(cut, labels, shape) for cut in self.cuts]
+        return Layout(self.mesh, tuple(cuts))
+
+    def axes_without(self, labels: Labels) -> list[int]:
+        """The axes that cut a label which is none of these."""
+        return [axis for axis, cut in enumerate(self.cuts) if cut and cut[0] not in labels]
+
+    def part(self, label: Label, size: int) -> tuple[int, int]:
+        """Where this rank's part of a label begins, and its size."""
+        for axis, cut in enumerate(self.cuts):
+            if cut is not None and cut[0] == label:
+                rank = int(self.mesh.get_local_rank(axis))
+                return sum(cut[1][:rank]), cut[1][rank]
+        return 0, size
+
+    @staticmethod
+    def _cut(
+        cut: tuple[Label, tuple[int, ...]] | None, labels: Labels, shape: Sequence[int]
+    ) -> Cut | None:
+        if cut is None or cut[0] not in labels:
+            return None
+        dim = list(labels).index(cut[0])
+        return Cut(dim, cut[1]) if shape[dim] == sum(cut[1]) else None
+
+
+def product(
+    compute: Callable[..., Tensor],
+    operands: Sequence[Tensor],
+    labels: Sequence[Labels],
+    result: Labels,
+    *,
+    division: Division | None = None,
+) -> ShardTensor:
+    """The sharded version of a function that is linear in each operand.
+
+    Args:
+        compute: The function, of the operands alone.
+        operands: At least one of them is sharded.
+        labels: For each operand its dimensions' labels.
+        result: The result's labels.
+        division: How to divide the work; by default so that the largest operand stays as it is.
+
+    Raises:
+        RuntimeError: what torch raises where labels and shapes don't fit.
+    """
+    sizes = sizes_of(operands, labels)
+    if sizes is None:
+        raise_as_torch(compute, *operands)
+    division = division or divide(operands, labels)
+    work = division.work
+    pieces = [
+        operand(tensor, division.layout(names, tensor.shape), work)
+        for tensor, names in zip(operands, labels, strict=True)
+    ]
+    whole = reduce_over(compute(*pieces), work, *division.axes_without(result))
+    return from_local(whole, division.layout(result, [sizes[label] for label in result]))
+
+
+def divide(operands: Sequence[Tensor], labels: Sequence[Labels]) -> Division:
+    """Divides work so that the largest operands stay as they are.
+
+    A label that an operand has twice is not cut: its diagonal lies across pieces.
+    """
+    shards = [
+        (tensor, names)
+        for tensor, names in zip(operands, labels, strict=True)
+        if isinstance(tensor, ShardTensor)
+    ]
+    mesh = shards[0][0].sharding.mesh
+    twice = {label for names in labels for label in names if list(names).count(label) > 1}
+    cuts: list[tuple[Label, tuple[int, ...]] | None] = [None] * mesh.ndim
+    taken = set(twice)
+    sizes = sizes_of(operands, labels) or {}
+    for tensor, names in sorted(shards, key=lambda each: -each[0].numel()):
+        for axis, cut in tensor.sharding.cut_axes():
+            label = names[cut.dim]
+            if cuts[axis] is None and label not in taken and sizes.get(label) == cut.total:
+                cuts[axis] = (label, cut.sizes)
+                taken.add(label)
+    return Division(mesh, tuple(cuts))
+
+
+def sizes_of(operands: Sequence[Tensor], labels: Sequence[Labels]) -> dict[Label, int] | None:
+    """Each label's size; None: labels and shapes don't fit."""
+    sizes: dict[Label, int] = {}
+    for tensor, names in zip(operands, labels, strict=True):
+        if tensor.ndim != len(names):
+            return None
+        for label, size in zip(names, tensor.shape, strict=True):
+            known = sizes.setdefault(label, size)
+            if known == size:
+                continue
+            if isinstance(label, str) or 1 not in (known, size):
+                return None
+            sizes[label] = size if known == 1 else known
+    return sizes
+
+
+def plus(result: ShardTensor, term: Tensor, beta: Any = 1, alpha: Any = 1) -> ShardTensor:
+    """`beta * term + alpha * result`, once for all ranks; the term broadcasts to the result.
+
+    A term that is multiplied by zero is ignored, NaN and all, as torch has it.
+    """
+    layout, shift = result.sharding, result.ndim - term.ndim
+    if shift < 0 or any(
+        size not in (1, total) for size, total in zip(term.shape, result.shape[shift:], strict=True)
+    ):
+        raise_as_torch(lambda a, b: a.expand(b.shape), term, result)
+    target = Layout(
+        layout.mesh,
+        tuple(
+            Cut(cut.dim - shift, cut.sizes)
+            if cut and cut.dim >= shift and term.shape[cut.dim - shift] == cut.total
+            else None
+            for cut in layout.cuts
+        ),
+    )
+    piece = operand(term, target, layout)
+    local = result.local
+    scaled = local if alpha == 1 else alpha * local
+    if beta == 0:
+        # Keeps the term in the graph, with a gradient of zeros, as on one rank.
+        piece = torch.where(torch.ones_like(piece, dtype=torch.bool), 0, piece)
+    elif beta != 1:
+        piece = beta * piece
+    return from_local(piece + scaled, layout)
+
+
+def raise_as_torch(function: Callable[..., Any], *args: Any, **kwargs: Any) -> NoReturn:
+    """Raises what torch raises for the arguments' global shapes; refuses, should it raise nothing.
+
+    It works on tensors without values, so that every rank raises alike.
+    """
+
+    def blank(tensor: Tensor) -> Tensor:
+        return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+
+    function(*map_tensors(blank, list(args)), **map_tensors(blank, kwargs))
+    layout = next(shards_in((args, kwargs))).sharding
+    name = getattr(function, "__name__", "a product")
+    raise refusal(name, layout, "is not sharded for these shapes")
+
+
+def refuse_options(name: str, layout: Layout, options: Mapping[str, Any]) -> None:
+    """Refuses arguments, such as `out`, that have no sharded meaning unless they are left out."""
+    for option, value in options.items():
+        if value is not None and value is not False:
+            raise refusal(name, layout, f"is not sharded with {option}={value!r}"[:200])
