@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from inspect import isdatadescriptor
 from typing import Any, TypeVar
 
 import torch
@@ -16,7 +17,10 @@ import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 Version = Callable[..., Any]
 _Any = TypeVar("_Any", bound=Version)
 
-_NAMESPACES = (torch, torch.Tensor, F, torch.linalg, torch.special, torch.fft, torch._C._nn)
+_NAMESPACES = (
+    *(torch, torch.Tensor, F, torch.linalg, torch.special, torch.fft),
+    *(torch._C._nn, getattr(torch._C, "_special", None)),
+)
 _versions: dict[Callable[..., Any], Version] = {}
 _random: set[Callable[..., Any]] = set()
 _always: set[Callable[..., Any]] = set()
@@ -53,6 +57,11 @@ def sharded_alike(*names: str, always: bool = False) -> Callable[[_Any], _Any]:
     return register
 
 
+def has_function(name: str) -> bool:
+    """Whether this version of torch has a function with this name."""
+    return any(callable(getattr(space, name, None)) for space in _NAMESPACES)
+
+
 def version_of(function: Callable[..., Any]) -> Version | None:
     """The sharded version of a function; None: there is none."""
     return _versions.get(function)
@@ -64,12 +73,14 @@ def is_always_sharded(function: Callable[..., Any]) -> bool:
 
 
 def aliases(name: str) -> Iterator[Callable[..., Any]]:
-    """All functions of torch with this name, each once.
+    """All functions of torch with this name, each once; of a property, what reads it.
 
-    >>> len(list(aliases("sum")))
-    2
+    >>> len(list(aliases("sum"))), name_of(next(aliases("mT")))
+    (2, 'mT')
     """
-    found = [getattr(space, name) for space in _NAMESPACES if callable(getattr(space, name, None))]
+    named = [getattr(space, name, None) for space in _NAMESPACES]
+    found = [each.__get__ if isdatadescriptor(each) else each for each in named if each is not None]
+    found = [each for each in found if callable(each)]
     if not found:
         raise LookupError(f"torch has no function {name}")
     yield from dict.fromkeys(found)
@@ -89,6 +100,12 @@ def name_of(function: Callable[..., Any]) -> str:
 
 def _register(function: Callable[..., Any], version: Version, *, always: bool) -> None:
     known = _versions.setdefault(function, version)
-    assert known is version, f"{name_of(function)} has two sharded versions"
+    same = _bare(known) is _bare(version)  # some names are aliases of others
+    assert same, f"{name_of(function)} has two sharded versions"
     if always:
         _always.add(function)
+
+
+def _bare(version: Version) -> Version:
+    """A version without the function that it was given before its arguments."""
+    return version.func if isinstance(version, partial) else version
