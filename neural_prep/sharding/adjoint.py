@@ -22,6 +22,12 @@ from torch.distributed import ProcessGroup
 from neural_prep.sharding.transport import add_up, move
 
 
+def apply(function: type[torch.autograd.Function], *args: Any) -> Tensor:
+    """The result of a function with one; torch's `apply` has no type."""
+    result: Tensor = function.apply(*args)  # type: ignore[no-untyped-call]
+    return result
+
+
 def exchange(
     tensor: Tensor,
     send: Sequence[int],
@@ -41,38 +47,32 @@ def exchange(
     Returns:
         What all ranks have sent, joined along `dim` in their order.
     """
-    result = _Exchange.apply(tensor, tuple(send), tuple(receive), dim, group)
-    assert isinstance(result, Tensor)
-    return result
+    return apply(_Exchange, tensor, tuple(send), tuple(receive), dim, group)
 
 
 def sum_over(tensor: Tensor, group: ProcessGroup | None) -> Tensor:
     """The sum over ranks; gradients are summed too."""
-    return _apply(_Sum, tensor, group, True, True)
+    return apply(_Sum, tensor, group, True, True)
 
 
 def reduce(tensor: Tensor, group: ProcessGroup | None) -> Tensor:
     """The sum over ranks as one value: its gradient, equal on all ranks, is every summand's."""
-    return _apply(_Sum, tensor, group, True, False)
+    return apply(_Sum, tensor, group, True, False)
 
 
 def enter(tensor: Tensor, group: ProcessGroup | None) -> Tensor:
     """A value that all ranks have enters work that is divided among them: gradients are summed."""
-    return _apply(_Sum, tensor, group, False, True)
+    return apply(_Sum, tensor, group, False, True)
 
 
 def gather(tensor: Tensor, sizes: Sequence[int], dim: int, group: ProcessGroup | None) -> Tensor:
     """Joins pieces along `dim` into one value on every rank; backward takes this rank's slice."""
-    result = _Gather.apply(tensor, tuple(sizes), dim, group)
-    assert isinstance(result, Tensor)
-    return result
+    return apply(_Gather, tensor, tuple(sizes), dim, group)
 
 
 def split(tensor: Tensor, sizes: Sequence[int], dim: int, group: ProcessGroup | None) -> Tensor:
     """This rank's slice of a value that all ranks have; backward joins all slices' gradients."""
-    result = _Split.apply(tensor, tuple(sizes), dim, group)
-    assert isinstance(result, Tensor)
-    return result
+    return apply(_Split, tensor, tuple(sizes), dim, group)
 
 
 def connected(shape: Sequence[int], like: Tensor, *inputs: Tensor) -> Tensor:
@@ -80,15 +80,7 @@ def connected(shape: Sequence[int], like: Tensor, *inputs: Tensor) -> Tensor:
 
     A rank without any work still takes part in the collectives of backward.
     """
-    result = _Connected.apply(tuple(shape), like.dtype, *inputs)
-    assert isinstance(result, Tensor)
-    return result
-
-
-def _apply(function: Any, *args: Any) -> Tensor:
-    result = function.apply(*args)
-    assert isinstance(result, Tensor)
-    return result
+    return apply(_Connected, tuple(shape), like.dtype, *inputs)
 
 
 class _Exchange(torch.autograd.Function):
@@ -105,8 +97,8 @@ class _Exchange(torch.autograd.Function):
         return move(tensor.movedim(dim, 0), send, receive, group).movedim(0, dim)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        return _Exchange.apply(grad, *ctx.call), None, None, None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return apply(_Exchange, grad, *ctx.call), None, None, None, None
 
 
 class _Sum(torch.autograd.Function):
@@ -120,8 +112,8 @@ class _Sum(torch.autograd.Function):
         return add_up(tensor, group) if forward else tensor.view_as(tensor)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        return _Sum.apply(grad, *ctx.call), None, None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return apply(_Sum, grad, *ctx.call), None, None, None
 
 
 class _Gather(torch.autograd.Function):
@@ -139,8 +131,8 @@ class _Gather(torch.autograd.Function):
         return move(copies, [own] * count, sizes, group).movedim(0, dim)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        return _Split.apply(grad, *ctx.call), None, None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return apply(_Split, grad, *ctx.call), None, None, None
 
 
 class _Split(torch.autograd.Function):
@@ -153,8 +145,8 @@ class _Split(torch.autograd.Function):
         return tensor.narrow(dim, sum(sizes[:rank]), sizes[rank]).contiguous()
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        return _Gather.apply(grad, *ctx.call), None, None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return apply(_Gather, grad, *ctx.call), None, None, None
 
 
 class _Connected(torch.autograd.Function):
@@ -164,7 +156,7 @@ class _Connected(torch.autograd.Function):
         return torch.zeros(shape, dtype=dtype, device=inputs[0].device)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         zeros = (
             torch.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in ctx.inputs
         )

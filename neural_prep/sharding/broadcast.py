@@ -18,7 +18,8 @@ def broadcast_shape(tensors: Sequence[Tensor]) -> tuple[int, ...]:
     Raises:
         RuntimeError: if they don't fit, as torch words it.
     """
-    return tuple(torch.broadcast_shapes(*(tensor.shape for tensor in tensors)))
+    shapes = [tensor.shape for tensor in tensors]
+    return tuple(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
 
 
 def broadcast_layout(tensors: Sequence[Tensor], shape: Sequence[int]) -> Layout:

@@ -84,12 +84,12 @@ def _moves(before: tuple[int, ...], after: tuple[int, ...], rank: int) -> Fetch:
 
 def _transpose(local: Tensor, now: Cut, target: Cut, rank: int, group: ProcessGroup) -> Tensor:
     """Joins one dimension and cuts another: every rank sends a block to every other."""
-    blocks = local.split(list(target.sizes), target.dim)
+    blocks = torch.split(local, list(target.sizes), target.dim)
     shapes = [_block_shape(local.shape, now, target, source, rank) for source in range(len(blocks))]
     joined = torch.cat([block.reshape(-1) for block in blocks])
     counts = [prod(shape) for shape in shapes]
     received = exchange(joined, [block.numel() for block in blocks], counts, 0, group)
-    parts = received.split(counts)
+    parts = torch.split(received, counts)
     found = [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
     return torch.cat(found, now.dim)
 

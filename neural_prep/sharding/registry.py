@@ -79,8 +79,8 @@ def aliases(name: str) -> Iterator[Callable[..., Any]]:
     (2, 'mT')
     """
     named = [getattr(space, name, None) for space in _NAMESPACES]
-    found = [each.__get__ if isdatadescriptor(each) else each for each in named if each is not None]
-    found = [each for each in found if callable(each)]
+    readers = [_reader(each) if isdatadescriptor(each) else each for each in named]
+    found = [each for each in readers if callable(each)]
     if not found:
         raise LookupError(f"torch has no function {name}")
     yield from dict.fromkeys(found)
@@ -104,6 +104,11 @@ def _register(function: Callable[..., Any], version: Version, *, always: bool) -
     assert same, f"{name_of(function)} has two sharded versions"
     if always:
         _always.add(function)
+
+
+def _reader(descriptor: Any) -> Any:
+    """What torch hands over where a property is read."""
+    return descriptor.__get__
 
 
 def _bare(version: Version) -> Version:

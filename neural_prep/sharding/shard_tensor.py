@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from neural_prep.sharding.adjoint import split
+from neural_prep.sharding.adjoint import apply, split
 from neural_prep.sharding.in_place import check_fit, check_leaf, is_in_place, out_of_place
 from neural_prep.sharding.layout import Layout
 from neural_prep.sharding.names import METADATA, VALUES, is_view
@@ -43,8 +43,9 @@ class ShardTensor(Tensor):
 
     @staticmethod
     def __new__(cls, local: Tensor, layout: Layout) -> ShardTensor:
+        """A leaf around a piece."""
         shape = layout.global_shape(local.shape)
-        self: ShardTensor = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        self: ShardTensor = Tensor._make_wrapper_subclass(
             cls, shape, dtype=local.dtype, device=local.device
         )
         self._local = local.detach()
@@ -71,7 +72,7 @@ class ShardTensor(Tensor):
         return from_local(local, layout)
 
     @classmethod
-    def scatter(
+    def scatter(  # type: ignore[override]  # of tensors it is another, rarely used function
         cls,
         full: Tensor,
         mesh: DeviceMesh,
@@ -137,26 +138,25 @@ class ShardTensor(Tensor):
         value = value.to(self.dtype)
         if not isinstance(value, ShardTensor):
             value = from_local(value, Layout.replicated(self.sharding.mesh))
-        _Overwrite.apply(self, value.redistribute(self.sharding))
+        apply(_Overwrite, self, value.redistribute(self.sharding))
         return self
 
     @property
-    def data(self) -> Tensor:  # type: ignore[override]
+    def data(self) -> Tensor:
         """The same values without a graph."""
         self._aliased = True
         return _alias(self)
 
     @data.setter
     def data(self, value: Tensor) -> None:
-        if not isinstance(value, ShardTensor) or (value.shape, value.dtype) != (
-            self.shape,
-            self.dtype,
-        ):
+        fits = isinstance(value, ShardTensor) and value.shape == self.shape
+        if not fits or value.dtype != self.dtype:
             raise refusal("data", self.sharding, "takes a ShardTensor of the same shape and dtype")
-        self._local = value.detach().redistribute(self.sharding)._local
+        assert isinstance(value, ShardTensor)
+        self._local = relayout(value._local, value.sharding, self.sharding)
         self._aliased = value._aliased = True
 
-    def __repr__(self, *, tensor_contents: object = None) -> str:
+    def __repr__(self) -> str:  # type: ignore[override]  # torch passes contents of its own
         """The piece, the global shape and the cuts."""
         return f"ShardTensor({self._local!r}, shape={list(self.shape)}, {self.sharding})"
 
@@ -209,7 +209,7 @@ class ShardTensor(Tensor):
         return result
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]  # torch declares a placeholder
         cls,
         func: Any,
         types: Sequence[type],
@@ -252,7 +252,7 @@ _ENGINE = (
 
 def from_local(local: Tensor, layout: Layout) -> ShardTensor:
     """`ShardTensor.from_local` without its check: the layout was agreed on."""
-    result = _FromLocal.apply(local, layout)
+    result = apply(_FromLocal, local, layout)
     assert isinstance(result, ShardTensor)
     return result
 
@@ -261,9 +261,7 @@ def to_local(shard: Tensor) -> Tensor:
     """The piece of a ShardTensor; an ordinary tensor as it is, for every rank has it whole."""
     if not isinstance(shard, ShardTensor):
         return shard
-    result = _ToLocal.apply(shard)
-    assert isinstance(result, Tensor)
-    return result
+    return apply(_ToLocal, shard)
 
 
 def shards_in(tree: Any) -> Iterator[ShardTensor]:
@@ -306,7 +304,7 @@ class _FromLocal(torch.autograd.Function):
         return ShardTensor(local, layout)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         shard = _laid_out(grad, ctx.layout)
         # The very piece, not an alias: the engine copies a gradient that someone else holds, too,
         # before it accumulates into it, and it knows by counting holders of the tensor.
@@ -320,7 +318,7 @@ class _ToLocal(torch.autograd.Function):
         return shard._local.detach()
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
         shard = from_local(grad, ctx.layout)
         if not torch.is_grad_enabled():
             shard._local = grad  # see `_FromLocal`
@@ -337,7 +335,7 @@ class _Overwrite(torch.autograd.Function):
         return tensor
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         return None, grad
 
 
@@ -347,7 +345,7 @@ def _laid_out(grad: Tensor, layout: Layout) -> ShardTensor:
         grad = from_local(grad, Layout.replicated(layout.mesh))
     if grad.sharding == layout:
         return grad
-    moved = grad.redistribute(layout)
+    moved: ShardTensor = grad.redistribute(layout)
     if not torch.is_grad_enabled():
         moved._local = _apart(moved._local, grad._local)
     return moved

@@ -40,12 +40,20 @@ def move(
     received = torch.empty(sum(receive) * row, dtype=torch.uint8, device=pieces.device)
     dist.all_to_all_single(
         received,
-        pieces.reshape(-1).view(torch.uint8) if pieces.numel() else received.new_empty(0),
+        _as_bytes(pieces),
         [count * row for count in receive],
         [count * row for count in send],
         group,
     )
     return received.view(pieces.dtype).reshape(shape)
+
+
+def _as_bytes(tensor: Tensor) -> Tensor:
+    """A contiguous tensor's memory."""
+    flat = tensor.reshape(-1)
+    if flat.stride(0) != 1:  # of a lone element, which counts as contiguous whatever its stride
+        flat = flat.clone(memory_format=torch.contiguous_format)
+    return flat.view(torch.uint8)
 
 
 def add_up(tensor: Tensor, group: ProcessGroup | None) -> Tensor:
