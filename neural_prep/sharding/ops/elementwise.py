@@ -112,7 +112,7 @@ def glu(function: Callable[..., Tensor], input: Tensor, dim: int = -1) -> Tensor
     return from_local(function(piece, dim), input.sharding)
 
 
-@sharded("rrelu")
+@sharded("rrelu", always=True)
 def rrelu(
     input: Tensor,
     lower: float = 1.0 / 8,
