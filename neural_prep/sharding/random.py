@@ -76,7 +76,8 @@ def _indices(layout: Layout, shape: Sequence[int], device: torch.device) -> Tens
 
 def _split_mix(seed: Tensor, count: Tensor | int) -> Tensor:
     """The output after `count` steps."""
-    z = seed + count * _signed(_GAMMA)
+    step = _signed(count * _GAMMA % 2**64) if isinstance(count, int) else count * _signed(_GAMMA)
+    z = seed + step
     z = (z ^ _shift_right(z, 30)) * _signed(_MIX_1)
     z = (z ^ _shift_right(z, 27)) * _signed(_MIX_2)
     return z ^ _shift_right(z, 31)

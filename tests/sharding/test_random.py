@@ -65,7 +65,7 @@ def test_same_bits(world, distributed_mesh, cut):
     values = [each.full() for each in found]
     assert all(each.sharding == x.sharding for each in found)
     drawn = [expected_uniform(SHAPE, draws_before=count) for count in range(4)]
-    assert torch.equal(values[0], (drawn[0] >= 0.3) / 0.7)
+    assert torch.allclose(values[0], (drawn[0] >= 0.3).double() / 0.7, rtol=1e-15)
     assert torch.equal(values[1], drawn[1])
     assert torch.equal(values[2], (drawn[2] < 0.25).double())
     angle = 2 * math.pi * expected_uniform(SHAPE, stream=1, draws_before=3)
@@ -89,7 +89,7 @@ def test_channels(world, distributed_mesh, module, shape, cut):
     seed_only_the_first(world)
     kept = expected_uniform(shape[:2]) >= 0.4
     kept = kept.reshape(*shape[:2], *(1,) * (len(shape) - 2)).expand(shape)
-    assert torch.allclose(module(0.4)(x).full(), kept / 0.6)
+    assert torch.allclose(module(0.4)(x).full(), kept.double() / 0.6)
 
 
 def test_channels_without_a_batch(world, distributed_mesh):
@@ -205,6 +205,7 @@ def test_alpha_dropout_keeps_moments(distributed_mesh):
     found = F.alpha_dropout(x, 0.2, training=True).full()
     torch.manual_seed(0)
     twin = F.alpha_dropout(full, 0.2, training=True)
-    assert torch.allclose(found.min(), twin.min())  # the value that replaces what is dropped
+    most = [each.flatten().mode().values for each in (found, twin)]  # what replaces the dropped
+    assert torch.allclose(*most)
     assert abs(found.mean()) < 0.01
     assert abs(found.var() - 1) < 0.02
