@@ -11,7 +11,7 @@ _METADATA = (
     "dim ndimension numel nelement is_floating_point is_complex is_signed is_cuda is_cpu "
     "is_sparse is_quantized is_meta is_mkldnn is_mps is_xpu is_nested element_size itemsize "
     "nbytes __len__ __hash__ register_hook register_post_accumulate_grad_hook retain_grad "
-    "retains_grad backward _backward_hooks _post_accumulate_grad_hooks _version output_nr "
+    "retains_grad _backward_hooks _post_accumulate_grad_hooks _version output_nr "
     "get_device is_inference _is_view is_conj is_neg _is_zerotensor is_contiguous stride "
     "is_same_size _base detach clone result_type"
 )

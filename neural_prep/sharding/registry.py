@@ -26,11 +26,13 @@ _random: set[Callable[..., Any]] = set()
 _always: set[Callable[..., Any]] = set()
 
 
-def sharded(*names: str, always: bool = False, random: bool = False) -> Callable[[_Any], _Any]:
+def sharded(
+    *names: str | Callable[..., Any], always: bool = False, random: bool = False
+) -> Callable[[_Any], _Any]:
     """Registers a sharded version under all aliases of functions with these names.
 
     Args:
-        names: Bare names, such as `conv2d`.
+        names: Bare names, such as `conv2d`; or a function that has no alias.
         always: Whether it is called also where all tensors are replicated.
         random: Whether the function draws random numbers, so that ranks must agree on them: it is
             called always, too.
@@ -72,12 +74,15 @@ def is_always_sharded(function: Callable[..., Any]) -> bool:
     return function in _always
 
 
-def aliases(name: str) -> Iterator[Callable[..., Any]]:
+def aliases(name: str | Callable[..., Any]) -> Iterator[Callable[..., Any]]:
     """All functions of torch with this name, each once; of a property, what reads it.
 
     >>> len(list(aliases("sum"))), name_of(next(aliases("mT")))
     (2, 'mT')
     """
+    if not isinstance(name, str):
+        yield name
+        return
     named = [getattr(space, name, None) for space in _NAMESPACES]
     readers = [_reader(each) if isdatadescriptor(each) else each for each in named]
     found = [each for each in readers if callable(each)]
@@ -93,7 +98,7 @@ def name_of(function: Callable[..., Any]) -> str:
     ('add', 'T')
     """
     name = getattr(function, "__name__", str(function))
-    if name in ("__get__", "__set__"):
+    if name in ("__get__", "__set__", "__delete__"):
         return str(getattr(function.__self__, "__name__", name))  # type: ignore[attr-defined]
     return str(name)
 

@@ -201,7 +201,7 @@ class ShardTensor(Tensor):
     ) -> Any:
         kwargs = dict(kwargs or {})
         name = name_of(func)
-        if name in METADATA:
+        if name in METADATA and version_of(func) is None:  # `autograd.grad` is named as a property
             with torch._C.DisableTorchFunctionSubclass():
                 result = func(*args, **kwargs)
         else:
@@ -220,36 +220,34 @@ class ShardTensor(Tensor):
     ) -> Any:
         """What the autograd engine itself needs; it meets layouts that are alike."""
         kwargs = dict(kwargs or {})
-        shards = list(shards_in((args, kwargs)))
-        layout = shards[0].sharding
-        packet = func.overloadpacket
-        if packet not in _ENGINE:
-            raise refusal(str(packet.__name__), layout)
-        pieces = [_engine_piece(arg, layout) for arg in args]
-        if packet in _ENGINE_IN_PLACE:
-            pieces[0] = pieces[0].clone()
-        result = func(*pieces, **kwargs)
-        if packet in _ENGINE_IN_PLACE:
+        first = next(shards_in((args, kwargs)))
+        layout, packet = first.sharding, func.overloadpacket
+        name = str(packet.__name__)
+        in_place = packet in _ENGINE_IN_PLACE
+        if packet not in _ENGINE or (in_place and first is not args[0]):
+            raise refusal(name, layout)
+        pieces = [_engine_piece(arg, first, name) for arg in args]
+        if packet is _aten.view:
+            if tuple(args[1]) != tuple(first.shape):
+                raise refusal(name, layout)
+            pieces[1] = first._local.shape
+        if in_place:
             # A new piece: others may hold the old one, as a gradient of their own for example.
-            args[0]._local = result
-            return args[0]
-        wrapped = ShardTensor(result, layout)
+            first._local = func(pieces[0].clone(), *pieces[1:], **kwargs)
+            return first
+        result = ShardTensor(func(*pieces, **kwargs), layout)
         if packet in _ENGINE_VIEWS:
-            shards[0]._aliased = wrapped._aliased = True
-        return wrapped
+            first._aliased = result._aliased = True
+        return result
 
 
 _aten = torch.ops.aten
 _ENGINE_IN_PLACE = {_aten.add_, _aten.copy_, _aten.zero_}
-_ENGINE_VIEWS = {_aten.alias, _aten.view, _aten.view_as}
-_ENGINE = (
-    _ENGINE_IN_PLACE
-    | _ENGINE_VIEWS
-    | {
-        *(_aten.detach, _aten.clone, _aten.add, _aten.ones_like, _aten.zeros_like),
-        *(_aten.empty_like, _aten.mul, _aten.neg, _aten._to_copy),
-    }
-)
+_ENGINE_VIEWS = {_aten.alias, _aten.view}  # of a function that returns its argument
+_ENGINE = _ENGINE_IN_PLACE | {
+    *(_aten.detach, _aten.clone, _aten.add, _aten.ones_like, _aten.zeros_like, _aten.empty_like),
+    *(_aten._to_copy, *_ENGINE_VIEWS),
+}
 
 
 def from_local(local: Tensor, layout: Layout) -> ShardTensor:
@@ -431,11 +429,15 @@ def _alias(shard: ShardTensor) -> ShardTensor:
     return alias
 
 
-def _engine_piece(arg: Any, layout: Layout) -> Any:
-    """A piece for work in a layout; what the engine adds may be cut otherwise."""
-    if not isinstance(arg, ShardTensor) or arg.sharding == layout:
-        return arg._local if isinstance(arg, ShardTensor) else arg
-    return relayout(arg._local, arg.sharding, layout)
+def _engine_piece(arg: Any, first: ShardTensor, name: str) -> Any:
+    """A piece for work in the first tensor's layout; what the engine adds may be cut otherwise."""
+    if not isinstance(arg, Tensor):
+        return arg
+    if arg.shape != first.shape:
+        raise refusal(name, first.sharding)
+    if isinstance(arg, ShardTensor):
+        return relayout(arg._local, arg.sharding, first.sharding)
+    return relayout(arg, Layout.replicated(first.sharding.mesh), first.sharding)
 
 
 def _load(*saved: Any) -> ShardTensor:

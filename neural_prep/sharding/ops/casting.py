@@ -33,8 +33,7 @@ def cast(function: Callable[..., Tensor], input: Tensor, *args: Any, **kwargs: A
     if not isinstance(input, ShardTensor):  # a plain tensor becomes what a sharded one is
         return function(input, *args, **kwargs)
     wanted = function(input._local.new_empty(0), *args, **kwargs)
-    if wanted.device != input.device:
-        raise refusal(name_of(function), input.sharding, f"would leave the mesh's {input.device}")
+    _check_device(function, input, wanted)
     if wanted.dtype == input.dtype and not _copies(args, kwargs):
         return input
     return from_local(function(to_local(input), *args, **kwargs), input.sharding)
@@ -60,8 +59,7 @@ def like(function: Callable[..., Tensor], input: ShardTensor, *args: Any, **kwar
     """A new tensor cut as another one is."""
     requires_grad = kwargs.pop("requires_grad", False)
     local = function(input._local, *args, **kwargs)
-    if local.device != input.device:
-        raise refusal(name_of(function), input.sharding, f"would leave the mesh's {input.device}")
+    _check_device(function, input, local)
     return from_local(local, input.sharding).requires_grad_(requires_grad)
 
 
@@ -70,8 +68,14 @@ def new(function: Callable[..., Tensor], input: ShardTensor, *args: Any, **kwarg
     """A new tensor of any shape, which every rank has whole."""
     requires_grad = kwargs.pop("requires_grad", False)
     local = function(input._local, *args, **kwargs)
+    _check_device(function, input, local)
     layout = Layout.replicated(input.sharding.mesh)
     return from_local(local, layout).requires_grad_(requires_grad)
+
+
+def _check_device(function: Callable[..., Tensor], input: ShardTensor, result: Tensor) -> None:
+    if result.device != input.device:
+        raise refusal(name_of(function), input.sharding, f"would leave the mesh's {input.device}")
 
 
 def _pieces(tree: Any) -> Any:

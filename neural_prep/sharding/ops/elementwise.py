@@ -94,7 +94,8 @@ def where(function: Callable[..., Tensor], condition: Any, *args: Any, **kwargs:
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """A slope for all channels, or for each: they are dim 1."""
     if weight.ndim > 1 or (weight.numel() != 1 and weight.numel() != _channels(input)):
-        torch.prelu(input.new_empty(input.shape, device="meta"), weight.to("meta"))  # raises
+        meta = [torch.empty(tensor.shape, device="meta") for tensor in (input, weight)]
+        torch.prelu(*meta)  # raises what torch raises
     rank = max(input.ndim - 2, 0)
     slopes = weight if weight.numel() == 1 else weight.reshape(-1, *(1,) * rank)
     if weight.numel() == 1:
