@@ -44,7 +44,7 @@ def is_in_place(func: Callable[..., Any], name: str, kwargs: Mapping[str, Any]) 
         or name in _OPERATORS
         or name == "__setitem__"
         or getattr(func, "__name__", "") in ("__set__", "__delete__")
-        or kwargs.get("inplace") is True
+        or bool(kwargs.get("inplace"))
         or kwargs.get("out") is not None
     )
 

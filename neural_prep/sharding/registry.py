@@ -83,7 +83,8 @@ def aliases(name: str | Callable[..., Any]) -> Iterator[Callable[..., Any]]:
     if not isinstance(name, str):
         yield name
         return
-    named = [getattr(space, name, None) for space in _NAMESPACES]
+    spaces = (torch.Tensor,) if name.startswith("__") else _NAMESPACES  # modules have these too
+    named = [getattr(space, name, None) for space in spaces]
     readers = [_reader(each) if isdatadescriptor(each) else each for each in named]
     found = [each for each in readers if callable(each)]
     if not found:

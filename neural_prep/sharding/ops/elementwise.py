@@ -40,6 +40,10 @@ _ACTIVATIONS = (
     "relu6 selu silu softplus softshrink softsign tanhshrink threshold _threshold"
 )
 _SPECIAL = (
+    "chebyshev_polynomial_t chebyshev_polynomial_u chebyshev_polynomial_v chebyshev_polynomial_w "
+    "shifted_chebyshev_polynomial_t shifted_chebyshev_polynomial_u shifted_chebyshev_polynomial_v "
+    "shifted_chebyshev_polynomial_w hermite_polynomial_h hermite_polynomial_he "
+    "laguerre_polynomial_l legendre_polynomial_p "
     "airy_ai bessel_j0 bessel_j1 bessel_y0 bessel_y1 digamma entr erf erfc erfcx erfinv exp2 expit "
     "expm1 gammainc gammaincc gammaln i0 i0e i1 i1e log1p log_ndtr logit modified_bessel_i0 "
     "modified_bessel_i1 modified_bessel_k0 modified_bessel_k1 multigammaln ndtr ndtri polygamma "
