@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from inspect import isdatadescriptor
 from typing import Any, TypeVar
 
 import torch
@@ -16,17 +17,22 @@ import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 Version = Callable[..., Any]
 _Any = TypeVar("_Any", bound=Version)
 
-_NAMESPACES = (torch, torch.Tensor, F, torch.linalg, torch.special, torch.fft, torch._C._nn)
+_NAMESPACES = (
+    *(torch, torch.Tensor, F, torch.linalg, torch.special, torch.fft),
+    *(torch._C._nn, getattr(torch._C, "_special", None)),
+)
 _versions: dict[Callable[..., Any], Version] = {}
 _random: set[Callable[..., Any]] = set()
 _always: set[Callable[..., Any]] = set()
 
 
-def sharded(*names: str, always: bool = False, random: bool = False) -> Callable[[_Any], _Any]:
+def sharded(
+    *names: str | Callable[..., Any], always: bool = False, random: bool = False
+) -> Callable[[_Any], _Any]:
     """Registers a sharded version under all aliases of functions with these names.
 
     Args:
-        names: Bare names, such as `conv2d`.
+        names: Bare names, such as `conv2d`; or a function that has no alias.
         always: Whether it is called also where all tensors are replicated.
         random: Whether the function draws random numbers, so that ranks must agree on them: it is
             called always, too.
@@ -53,6 +59,11 @@ def sharded_alike(*names: str, always: bool = False) -> Callable[[_Any], _Any]:
     return register
 
 
+def has_function(name: str) -> bool:
+    """Whether this version of torch has a function with this name."""
+    return any(callable(getattr(space, name, None)) for space in _NAMESPACES)
+
+
 def version_of(function: Callable[..., Any]) -> Version | None:
     """The sharded version of a function; None: there is none."""
     return _versions.get(function)
@@ -63,13 +74,19 @@ def is_always_sharded(function: Callable[..., Any]) -> bool:
     return function in _always
 
 
-def aliases(name: str) -> Iterator[Callable[..., Any]]:
-    """All functions of torch with this name, each once.
+def aliases(name: str | Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+    """All functions of torch with this name, each once; of a property, what reads it.
 
-    >>> len(list(aliases("sum")))
-    2
+    >>> len(list(aliases("sum"))), name_of(next(aliases("mT")))
+    (2, 'mT')
     """
-    found = [getattr(space, name) for space in _NAMESPACES if callable(getattr(space, name, None))]
+    if not isinstance(name, str):
+        yield name
+        return
+    spaces = (torch.Tensor,) if name.startswith("__") else _NAMESPACES  # modules have these too
+    named = [getattr(space, name, None) for space in spaces]
+    readers = [_reader(each) if isdatadescriptor(each) else each for each in named]
+    found = [each for each in readers if callable(each)]
     if not found:
         raise LookupError(f"torch has no function {name}")
     yield from dict.fromkeys(found)
@@ -82,13 +99,24 @@ def name_of(function: Callable[..., Any]) -> str:
     ('add', 'T')
     """
     name = getattr(function, "__name__", str(function))
-    if name in ("__get__", "__set__"):
+    if name in ("__get__", "__set__", "__delete__"):
         return str(getattr(function.__self__, "__name__", name))  # type: ignore[attr-defined]
     return str(name)
 
 
 def _register(function: Callable[..., Any], version: Version, *, always: bool) -> None:
     known = _versions.setdefault(function, version)
-    assert known is version, f"{name_of(function)} has two sharded versions"
+    same = _bare(known) is _bare(version)  # some names are aliases of others
+    assert same, f"{name_of(function)} has two sharded versions"
     if always:
         _always.add(function)
+
+
+def _reader(descriptor: Any) -> Any:
+    """What torch hands over where a property is read."""
+    return descriptor.__get__
+
+
+def _bare(version: Version) -> Version:
+    """A version without the function that it was given before its arguments."""
+    return version.func if isinstance(version, partial) else version

@@ -13,6 +13,7 @@ value's gradient is cut alike.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -21,38 +22,12 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from neural_prep.sharding.adjoint import apply, split
+from neural_prep.sharding.in_place import check_fit, check_leaf, is_in_place, out_of_place
 from neural_prep.sharding.layout import Layout
+from neural_prep.sharding.names import METADATA, VALUES, is_view
 from neural_prep.sharding.redistribute import relayout
-from neural_prep.sharding.registry import is_always_sharded, name_of, version_of
-
-# What asks for the tensor as a whole, and is answered by its wrapper.
-_METADATA = frozenset(
-    (
-        *("shape", "dtype", "device", "layout", "requires_grad"),
-        *("requires_grad_", "grad", "grad_fn", "is_leaf", "ndim"),
-        *("names", "size", "dim", "ndimension", "numel"),
-        *("nelement", "is_floating_point", "is_complex", "is_signed", "is_cuda"),
-        *("is_cpu", "is_sparse", "is_quantized", "is_meta", "is_mkldnn"),
-        *("is_mps", "is_xpu", "is_nested", "element_size", "itemsize"),
-        *("nbytes", "__len__", "__hash__", "register_hook", "register_post_accumulate_grad_hook"),
-        *(
-            "retain_grad",
-            "retains_grad",
-            "backward",
-            "_backward_hooks",
-            "_post_accumulate_grad_hooks",
-        ),
-        *("_version", "output_nr", "get_device", "is_inference", "_is_view"),
-        *("is_conj", "is_neg", "_is_zerotensor", "is_contiguous", "stride"),
-        *("is_same_size", "__format__", "_base", "detach", "clone"),
-    )
-)
-_VALUES = frozenset(
-    (
-        *("item", "tolist", "numpy", "__bool__"),
-        *("__float__", "__int__", "__index__", "__complex__"),
-    )
-)
+from neural_prep.sharding.registry import Version, is_always_sharded, name_of, version_of
+from neural_prep.sharding.saving import load, save
 
 
 class ShardTensor(Tensor):
@@ -63,6 +38,7 @@ class ShardTensor(Tensor):
     """
 
     _local: Tensor
+    _aliased: bool  # whether it has, or is, a view of the same memory, or ever had
     sharding: Layout
 
     @staticmethod
@@ -73,6 +49,7 @@ class ShardTensor(Tensor):
             cls, shape, dtype=local.dtype, device=local.device
         )
         self._local = local.detach()
+        self._aliased = False
         self.sharding = layout
         return self
 
@@ -84,7 +61,8 @@ class ShardTensor(Tensor):
         """A tensor of which every rank gives its piece.
 
         Args:
-            local: This rank's piece; its gradient is that piece's.
+            local: This rank's piece; its gradient is that piece's. It is not copied; in-place
+                functions of the ShardTensor don't write to it.
             layout: How the whole is cut; every rank gives the same.
 
         Raises:
@@ -113,18 +91,22 @@ class ShardTensor(Tensor):
             ValueError: if the cut does not fit the tensor or the mesh.
         """
         layout = Layout.of(mesh, full.shape, cut, sizes)
+        local = full
         for axis, part in layout.cut_axes():
-            full = split(full, part.sizes, part.dim, layout.group(axis))
-        return from_local(full, layout)
+            local = split(local, part.sizes, part.dim, layout.group(axis))
+        return from_local(_apart(local, full), layout)
 
     @property
     def local(self) -> Tensor:
         """This rank's piece, an ordinary tensor; its gradient is this piece's."""
+        self._aliased = True
         return to_local(self)
 
     def full(self) -> Tensor:
         """The whole tensor, on every rank; backward takes this rank's slice of the gradient."""
-        return to_local(self.redistribute(Layout.replicated(self.sharding.mesh)))
+        local = to_local(self)
+        whole = relayout(local, self.sharding, Layout.replicated(self.sharding.mesh))
+        return _apart(whole, local)
 
     def redistribute(self, layout: Layout) -> ShardTensor:
         """The same tensor, cut otherwise.
@@ -136,9 +118,78 @@ class ShardTensor(Tensor):
             return self
         return from_local(relayout(to_local(self), self.sharding, layout), layout)
 
+    def overwrite(self, value: Tensor, name: str = "overwrite") -> ShardTensor:
+        """Gives this very tensor a new value, as in-place functions do.
+
+        Args:
+            value: Of the same shape; it is brought to this tensor's layout and dtype.
+            name: The function that does it, for errors.
+
+        Raises:
+            RuntimeError: as torch does, for a leaf that requires a gradient, or where the value
+                does not fit.
+            NotImplementedError: if the tensor has, is, or ever had a view of the same memory.
+        """
+        if value is self:
+            return self
+        check_leaf(self)
+        if self._aliased:
+            why = "which is or has had a view of the same memory, would leave one of them unchanged"
+            raise refusal(name, self.sharding, why)
+        check_fit(self, value.shape, value.dtype)
+        value = value.to(self.dtype)
+        if not isinstance(value, ShardTensor):
+            value = from_local(value, Layout.replicated(self.sharding.mesh))
+        apply(_Overwrite, self, value.redistribute(self.sharding))
+        return self
+
+    @property
+    def data(self) -> Tensor:
+        """The same values without a graph."""
+        self._aliased = True
+        return _alias(self)
+
+    @data.setter
+    def data(self, value: Tensor) -> None:
+        fits = isinstance(value, ShardTensor) and value.shape == self.shape
+        if not fits or value.dtype != self.dtype:
+            raise refusal("data", self.sharding, "takes a ShardTensor of the same shape and dtype")
+        assert isinstance(value, ShardTensor)
+        self._local = relayout(value._local, value.sharding, self.sharding)
+        self._aliased = value._aliased = True
+
     def __repr__(self) -> str:  # type: ignore[override]  # torch passes contents of its own
         """The piece, the global shape and the cuts."""
         return f"ShardTensor({self._local!r}, shape={list(self.shape)}, {self.sharding})"
+
+    def __format__(self, spec: str) -> str:
+        """A number's own format."""
+        return format(self._local.item(), spec) if self.ndim == 0 else format(str(self), spec)
+
+    def __copy__(self) -> ShardTensor:
+        """The same values; another leaf."""
+        self._aliased = True
+        return _alias(self).requires_grad_(self.requires_grad)  # type: ignore[return-value]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ShardTensor:
+        """A leaf of its own, with a copy of the gradient."""
+        if id(self) in memo:
+            return memo[id(self)]  # type: ignore[no-any-return]
+        if not self.is_leaf:
+            raise RuntimeError(
+                "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "
+                "protocol at the moment"
+            )
+        copied = ShardTensor(self._local.clone(), self.sharding)
+        memo[id(self)] = copied
+        copied.requires_grad_(self.requires_grad)
+        if self.grad is not None:
+            copied.grad = deepcopy(self.grad, memo)
+        return copied
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """What `pickle` and `torch.save` write; meshes can't be, so they are made again."""
+        return _load, save(self._local, self.sharding, self.requires_grad)
 
     @classmethod
     def __torch_function__(
@@ -150,17 +201,14 @@ class ShardTensor(Tensor):
     ) -> Any:
         kwargs = dict(kwargs or {})
         name = name_of(func)
-        if name in _METADATA:
+        if name in METADATA and version_of(func) is None:  # `autograd.grad` is named as a property
             with torch._C.DisableTorchFunctionSubclass():
-                return func(*args, **kwargs)
-        version = version_of(func)
-        layouts = [shard.sharding for shard in shards_in((args, kwargs))]
-        replicated = all(layout.is_replicated for layout in layouts)
-        if version is not None and not (replicated and not is_always_sharded(func)):
-            return version(*args, **kwargs)
-        if replicated and not _is_in_place(name, kwargs):
-            return _run_replicated(func, args, kwargs, layouts)
-        raise refusal(name, next((each for each in layouts if not each.is_replicated), layouts[0]))
+                result = func(*args, **kwargs)
+        else:
+            result = _run(func, name, args, kwargs)
+        if is_view(name):
+            _mark_aliases(args, result)
+        return result
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]  # torch declares a placeholder
@@ -172,22 +220,33 @@ class ShardTensor(Tensor):
     ) -> Any:
         """What the autograd engine itself needs; it meets layouts that are alike."""
         kwargs = dict(kwargs or {})
-        shards = list(shards_in((args, kwargs)))
-        layout = shards[0].sharding
-        if func.overloadpacket not in _ENGINE or any(s.sharding != layout for s in shards):
-            raise refusal(str(func.overloadpacket.__name__), layout)
-        locals_ = [arg._local if isinstance(arg, ShardTensor) else arg for arg in args]
-        result = func(*locals_, **kwargs)
-        if func.overloadpacket in _ENGINE_IN_PLACE:
-            return args[0]
-        return ShardTensor(result, layout)
+        first = next(shards_in((args, kwargs)))
+        layout, packet = first.sharding, func.overloadpacket
+        name = str(packet.__name__)
+        in_place = packet in _ENGINE_IN_PLACE
+        if packet not in _ENGINE or (in_place and first is not args[0]):
+            raise refusal(name, layout)
+        pieces = [_engine_piece(arg, first, name) for arg in args]
+        if packet is _aten.view:
+            if tuple(args[1]) != tuple(first.shape):
+                raise refusal(name, layout)
+            pieces[1] = first._local.shape
+        if in_place:
+            # A new piece: others may hold the old one, as a gradient of their own for example.
+            first._local = func(pieces[0].clone(), *pieces[1:], **kwargs)
+            return first
+        result = ShardTensor(func(*pieces, **kwargs), layout)
+        if packet in _ENGINE_VIEWS:
+            first._aliased = result._aliased = True
+        return result
 
 
 _aten = torch.ops.aten
 _ENGINE_IN_PLACE = {_aten.add_, _aten.copy_, _aten.zero_}
+_ENGINE_VIEWS = {_aten.alias, _aten.view}  # of a function that returns its argument
 _ENGINE = _ENGINE_IN_PLACE | {
-    *(_aten.detach, _aten.clone, _aten.add, _aten.ones_like, _aten.zeros_like, _aten.alias),
-    *(_aten.empty_like, _aten.mul, _aten.neg),
+    *(_aten.detach, _aten.clone, _aten.add, _aten.ones_like, _aten.zeros_like, _aten.empty_like),
+    *(_aten._to_copy, *_ENGINE_VIEWS),
 }
 
 
@@ -246,7 +305,10 @@ class _FromLocal(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return to_local(_laid_out(grad, ctx.layout)), None
+        shard = _laid_out(grad, ctx.layout)
+        # The very piece, not an alias: the engine copies a gradient that someone else holds, too,
+        # before it accumulates into it, and it knows by counting holders of the tensor.
+        return to_local(shard) if torch.is_grad_enabled() else shard._local, None
 
 
 class _ToLocal(torch.autograd.Function):
@@ -257,24 +319,76 @@ class _ToLocal(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return from_local(grad, ctx.layout)
+        shard = from_local(grad, ctx.layout)
+        if not torch.is_grad_enabled():
+            shard._local = grad  # see `_FromLocal`
+        return shard
+
+
+class _Overwrite(torch.autograd.Function):
+    """The tensor itself with a new value; the old value's gradient ends here."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: ShardTensor, value: ShardTensor) -> ShardTensor:
+        tensor._local = value._local
+        ctx.mark_dirty(tensor)
+        return tensor
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return None, grad
 
 
 def _laid_out(grad: Tensor, layout: Layout) -> ShardTensor:
     """A gradient in the layout of what it is of; an ordinary tensor is whole on every rank."""
     if not isinstance(grad, ShardTensor):
         grad = from_local(grad, Layout.replicated(layout.mesh))
-    return grad if grad.sharding == layout else grad.redistribute(layout)
+    if grad.sharding == layout:
+        return grad
+    moved: ShardTensor = grad.redistribute(layout)
+    if not torch.is_grad_enabled():
+        moved._local = _apart(moved._local, grad._local)
+    return moved
 
 
-def _is_in_place(name: str, kwargs: Mapping[str, Any]) -> bool:
-    in_place = name.endswith("_") and not name.endswith("__")
-    return (
-        in_place
-        or name in ("__setitem__", "__set__")
-        or name.startswith("__i")
-        or (kwargs.get("inplace") is True or kwargs.get("out") is not None)
-    )
+def _run(func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Runs the sharded version of a function, or refuses."""
+    version = version_of(func)
+    layouts = [shard.sharding for shard in shards_in((args, kwargs))]
+    replicated = all(layout.is_replicated for layout in layouts)
+    if is_in_place(func, name, kwargs):
+        own = version if name.endswith("_") else None  # not that of the function out of place
+        return _run_in_place(func, name, own, args, kwargs, layouts)
+    if version is not None and not (replicated and not is_always_sharded(func)):
+        return version(*args, **kwargs)
+    if replicated:
+        return _run_replicated(func, args, kwargs, layouts)
+    raise refusal(name, next(each for each in layouts if not each.is_replicated))
+
+
+def _run_in_place(
+    func: Callable[..., Any],
+    name: str,
+    version: Version | None,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    layouts: Sequence[Layout],
+) -> Any:
+    """Computes out of place and overwrites the first argument."""
+    target = args[0] if args else None
+    if not isinstance(target, ShardTensor):
+        if isinstance(target, Tensor) and all(layout.is_replicated for layout in layouts):
+            func(*map_tensors(to_local, list(args)), **map_tensors(to_local, kwargs))
+            return target
+        cut = next((each for each in layouts if not each.is_replicated), layouts[0])
+        raise refusal(name, cut, "can't change ordinary tensors")
+    if version is not None:
+        return version(*args, **kwargs)
+    found = out_of_place(func, name, kwargs)
+    if found is None:
+        raise refusal(name, target.sharding, "can't be done in place")
+    function, kwargs = found
+    return target.overwrite(function(*args, **kwargs), name)
 
 
 def _run_replicated(
@@ -285,10 +399,55 @@ def _run_replicated(
 ) -> Any:
     """Runs a function on values that every rank has whole."""
     layout = Layout.replicated(layouts[0].mesh)
-    result = func(*map_tensors(to_local, list(args)), **map_tensors(to_local, dict(kwargs)))
-    if name_of(func) in _VALUES:
+    pieces, named = map_tensors(to_local, list(args)), map_tensors(to_local, dict(kwargs))
+    result = func(*pieces, **named)
+    if name_of(func) in VALUES:
         return result
     return map_tensors(lambda tensor: from_local(tensor, layout), result)
+
+
+def _mark_aliases(args: Sequence[Any], results: Any) -> None:
+    """Notes that arguments and results share memory, unless they are the same tensors."""
+    shards = list(shards_in(args))
+    known = {id(shard) for shard in shards}
+    views = [view for view in shards_in(results) if id(view) not in known]
+    for shard in [*shards, *views] if views else ():
+        shard._aliased = True
+
+
+def _apart(tensor: Tensor, other: Tensor) -> Tensor:
+    """The same values in memory of their own."""
+    if tensor.untyped_storage().data_ptr() != other.untyped_storage().data_ptr():
+        return tensor
+    return tensor.clone()
+
+
+def _alias(shard: ShardTensor) -> ShardTensor:
+    """The same piece without a graph."""
+    alias = ShardTensor(shard._local, shard.sharding)
+    alias._aliased = True
+    return alias
+
+
+def _engine_piece(arg: Any, first: ShardTensor, name: str) -> Any:
+    """A piece for work in the first tensor's layout; what the engine adds may be cut otherwise."""
+    if not isinstance(arg, Tensor):
+        return arg
+    if arg.shape != first.shape:
+        raise refusal(name, first.sharding)
+    if isinstance(arg, ShardTensor):
+        return relayout(arg._local, arg.sharding, first.sharding)
+    return relayout(arg, Layout.replicated(first.sharding.mesh), first.sharding)
+
+
+def _load(*saved: Any) -> ShardTensor:
+    """A tensor that was written, on the same rank of a mesh like that which it was on."""
+    local, layout, requires_grad = load(*saved)
+    return ShardTensor(local, layout).requires_grad_(requires_grad)  # type: ignore[return-value]
+
+
+# So that `torch.load` reads it by default, with `weights_only`.
+torch.serialization.add_safe_globals([_load])
 
 
 def _check_pieces(local: Tensor, layout: Layout) -> None:

@@ -1,0 +1,180 @@
+"""In-place functions that stand for no other one: filling, copying, and setting elements.
+
+A set element is one of a region, along each cut dimension the part of the region that a rank has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from neural_prep.sharding.broadcast import broadcast_piece
+from neural_prep.sharding.layout import Cut, Layout
+from neural_prep.sharding.registry import sharded
+from neural_prep.sharding.shard_tensor import (
+    ShardTensor,
+    from_local,
+    map_tensors,
+    refusal,
+    to_local,
+)
+
+
+@sharded("zero_", always=True)
+def zero(input: ShardTensor) -> Tensor:
+    """Zeros."""
+    return input.overwrite(torch.zeros_like(input), "zero_")
+
+
+@sharded("fill_", always=True)
+def fill(input: ShardTensor, value: Any) -> Tensor:
+    """One value everywhere."""
+    if not isinstance(value, Tensor):
+        return input.overwrite(torch.full_like(input, value), "fill_")
+    if value.ndim > 0:
+        raise RuntimeError(
+            f"fill_ only supports 0-dimension value tensor but got tensor with {value.ndim} "
+            "dimensions."
+        )
+    return _copied(input, value, "fill_")
+
+
+@sharded("copy_", always=True)
+def copy(input: ShardTensor, src: Any, non_blocking: bool = False) -> Tensor:
+    """Another tensor's values, broadcast and cast."""
+    return _copied(input, torch.as_tensor(src), "copy_")
+
+
+@sharded("__setitem__", always=True)
+def set_item(input: ShardTensor, index: Any, value: Any) -> None:
+    """Sets elements by integers and slices, or by a mask of the tensor's own shape."""
+    if isinstance(index, Tensor) and index.dtype == torch.bool and index.shape == input.shape:
+        _set_masked(input, index, value)
+        return
+    if input.sharding.is_replicated:
+        _set_whole(input, index, value)
+        return
+    wanted = _slices(input, index)
+    local = to_local(input)
+    region, own = _region(input, wanted)
+    shape = [len(each) for each in wanted]
+    kept = [dim for dim, each in enumerate(_expanded(input, index)) if isinstance(each, slice)]
+    piece = _value_piece(input, value, shape, kept, region)
+    changed = local.clone()
+    changed[own] = piece
+    input.overwrite(from_local(changed, input.sharding), "__setitem__")
+
+
+def _copied(input: ShardTensor, value: Tensor, name: str) -> Tensor:
+    """Overwrites with a value that is broadcast; integers may come from floating point."""
+    piece = broadcast_piece(value, _fitting(value, input.shape), input.sharding)
+    local = piece.to(input.dtype).expand(input._local.shape).clone()
+    return input.overwrite(from_local(local, input.sharding), name)
+
+
+def _set_whole(input: ShardTensor, index: Any, value: Any) -> None:
+    """Any index: every rank has all elements."""
+
+    def whole(tensor: Tensor) -> Tensor:
+        return to_local(_whole(tensor))
+
+    changed = to_local(input).clone()
+    changed[map_tensors(whole, index)] = map_tensors(whole, value)
+    input.overwrite(from_local(changed, input.sharding), "__setitem__")
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    if not isinstance(tensor, ShardTensor):
+        return tensor
+    return tensor.redistribute(Layout.replicated(tensor.sharding.mesh))
+
+
+def _set_masked(input: ShardTensor, mask: Tensor, value: Any) -> None:
+    if isinstance(value, Tensor) and value.numel() != 1:
+        raise refusal("__setitem__", input.sharding, "by a mask takes one value only")
+    value = value.reshape(()) if isinstance(value, Tensor) else torch.tensor(value)
+    input.overwrite(torch.where(mask, value.to(input.dtype), input), "__setitem__")
+
+
+def _expanded(input: ShardTensor, index: Any) -> list[Any]:
+    """One integer or slice for each dimension."""
+    parts = list(index) if isinstance(index, tuple) else [index]
+    for part in parts:
+        if part is not Ellipsis and (isinstance(part, bool) or not isinstance(part, int | slice)):
+            kind = type(part).__name__
+            raise refusal("__setitem__", input.sharding, f"takes no {kind} as an index")
+    missing = input.ndim - sum(part is not Ellipsis for part in parts)
+    if missing < 0:
+        raise IndexError(f"too many indices for tensor of dimension {input.ndim}")
+    place = parts.index(Ellipsis) if Ellipsis in parts else len(parts)
+    return [*parts[:place], *[slice(None)] * missing, *parts[place + 1 :]]
+
+
+def _slices(input: ShardTensor, index: Any) -> list[range]:
+    """The global indices that are set, for each dimension."""
+    found = []
+    for dim, part in enumerate(_expanded(input, index)):
+        size = input.shape[dim]
+        if isinstance(part, int):
+            if not -size <= part < size:
+                raise IndexError(
+                    f"index {part} is out of bounds for dimension {dim} with size {size}"
+                )
+            part = slice(part % size, part % size + 1)
+        if part.step is not None and part.step < 1:
+            raise ValueError("step must be greater than zero")
+        found.append(range(size)[part])
+    return found
+
+
+def _region(input: ShardTensor, wanted: Sequence[range]) -> tuple[Layout, tuple[slice, ...]]:
+    """How the region is cut, and where this rank's part of it lies in its piece."""
+    layout = input.sharding
+    own = [slice(each.start, max(each.stop, each.start), each.step) for each in wanted]
+    for axis, cut in layout.cut_axes():
+        parts = [
+            _overlap(wanted[cut.dim], start, size)
+            for start, size in zip(cut.starts, cut.sizes, strict=True)
+        ]
+        own[cut.dim] = parts[layout.rank(axis)]
+        counts = [len(range(part.start, part.stop, part.step)) for part in parts]
+        layout = layout.with_cut(axis, Cut(cut.dim, tuple(counts)))
+    return layout, tuple(own)
+
+
+def _overlap(wanted: range, start: int, size: int) -> slice:
+    """The part of a range that lies in a piece, counted from the piece's first element.
+
+    >>> _overlap(range(1, 10, 3), 3, 4)
+    slice(1, 4, 3)
+    """
+    skipped = max(0, -(-(start - wanted.start) // wanted.step))
+    first = wanted.start + skipped * wanted.step - start
+    stop = min(wanted.stop - start, size)
+    return slice(min(first, size), max(stop, min(first, size)), wanted.step)
+
+
+def _value_piece(
+    input: ShardTensor, value: Any, shape: Sequence[int], kept: Sequence[int], region: Layout
+) -> Any:
+    """This rank's piece of what is set; integers have taken dimensions out of its shape."""
+    if not isinstance(value, Tensor):
+        return value
+    target = [shape[dim] for dim in kept]
+    while value.ndim > len(target) and value.shape[0] == 1:
+        value = value[0] if not isinstance(value, ShardTensor) else value.squeeze(0)
+    _fitting(value, target)
+    dims = kept[len(kept) - value.ndim :]
+    sizes = [1] * len(shape)
+    for dim, size in zip(dims, value.shape, strict=True):
+        sizes[dim] = size
+    return broadcast_piece(value.reshape(sizes), shape, region).to(input.dtype)
+
+
+def _fitting(value: Tensor, shape: Sequence[int]) -> tuple[int, ...]:
+    """The shape that a value is broadcast to; torch's error where it does not fit."""
+    torch.empty(value.shape, device="meta").expand(tuple(shape))
+    return tuple(shape)
