@@ -71,6 +71,8 @@ def _adaptive_max_pool(
     _refuse_nothing(function, input, shape)
     first = input.ndim - count
     values, layout = to_local(input), input.sharding
+    if all(cut.dim < first for _, cut in layout.cut_axes()):
+        return _pool_whole(function, values, layout, shape, both=both)
     places = _flat_indices(input, first) if both else None
     for dim in reversed(range(first, input.ndim)):
         axis = layout.axis_of(dim)
@@ -88,6 +90,26 @@ def _adaptive_max_pool(
         values, places = _greatest(values, places, dim, first, parts.joined)
     result = from_local(values, layout)
     return result if places is None else (result, from_local(places, layout))
+
+
+def _pool_whole(
+    function: Callable[..., Any],
+    local: Tensor,
+    layout: Layout,
+    shape: Sequence[int],
+    *,
+    both: bool,
+) -> Any:
+    """Maxima where no dimension that is pooled is cut."""
+    piece, count = layout.local_shape(shape), _count(function)
+    pool = getattr(torch.nn.functional, f"adaptive_max_pool{count}d")
+    if 0 in piece:
+        places = torch.empty(piece, dtype=torch.int64, device=local.device)
+        found = (connected(piece, local, local), places)
+    else:
+        found = pool(local, shape[-count:], return_indices=True)
+    result = from_local(found[0], layout)
+    return (result, from_local(found[1], layout)) if both else result
 
 
 def _collect(local: Tensor, layout: Layout, axis: int, parts: Parts) -> tuple[Tensor, Layout]:
