@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,12 +21,23 @@ def pieces(draw: st.DrawFn, total: int, ranks: int) -> tuple[int, ...]:
     return tuple(end - start for start, end in zip([0, *ends], [*ends, total], strict=True))
 
 
+@st.composite
+def cuts(
+    draw: st.DrawFn, shape: Sequence[int], mesh: DeviceMesh
+) -> tuple[dict[str, int], list[tuple[int, ...]]]:
+    """A dimension for each axis of the mesh, and sizes."""
+    names = mesh.mesh_dim_names or ()
+    dims = draw(st.permutations(range(len(shape))))[: len(names)]
+    sizes = [draw(pieces(shape[dim], mesh.size(axis))) for axis, dim in enumerate(dims)]
+    return dict(zip(names, dims, strict=True)), sizes
+
+
 def assert_alike(
     module: nn.Module | Callable[..., Any],
     full: Tensor,
     mesh: DeviceMesh,
-    dim: int,
-    sizes: Sequence[int],
+    cut: Mapping[str, int],
+    sizes: Sequence[Sequence[int]],
     *,
     tolerance: float = 1e-12,
 ) -> None:
@@ -35,16 +46,14 @@ def assert_alike(
     Args:
         module: What is called; it is left with no gradients.
         full: Its input, the same on every rank.
-        mesh: The ranks, along one axis.
-        dim: The dimension that is cut.
-        sizes: Every rank's part of it.
+        mesh: The ranks.
+        cut: By axis of the mesh, the dimension that is cut along it.
+        sizes: For each of them every rank's part.
         tolerance: Of each tensor's greatest value: sums are formed in another order.
     """
-    (axis,) = mesh.mesh_dim_names or ()
-    whole = full.clone().requires_grad_()
-    cut = full.clone().requires_grad_()
+    whole, scattered = full.clone().requires_grad_(), full.clone().requires_grad_()
     expected = _tensors(module(whole))
-    found = _tensors(module(ShardTensor.scatter(cut, mesh, {axis: dim}, [sizes])))
+    found = _tensors(module(ShardTensor.scatter(scattered, mesh, cut, sizes)))
     assert len(found) == len(expected)
     parameters = list(module.parameters()) if isinstance(module, nn.Module) else []
     upstream = [
@@ -60,7 +69,9 @@ def assert_alike(
     for number, part in layout.cut_axes():
         rank = layout.rank(number)
         piece = piece.narrow(part.dim, part.start(rank), part.sizes[rank])
-    ours = torch.autograd.grad(found[0], [cut, *parameters], from_local(piece.contiguous(), layout))
+    ours = torch.autograd.grad(
+        found[0], [scattered, *parameters], from_local(piece.contiguous(), layout)
+    )
     for number, (own, serial) in enumerate(zip(ours, gradients, strict=True)):
         _compare(f"gradient {number}", own, serial, tolerance)
 

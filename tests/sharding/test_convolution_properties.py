@@ -112,9 +112,18 @@ def test_transposed(distributed_mesh, serial_twin, data):
     check(distributed_mesh, serial_twin, data, data.draw(transposed()), TRANSPOSED)
 
 
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
+@alike
+@given(data=st.data())
+def test_two_axes(distributed_mesh_2d, serial_twin, data):
+    kinds, problems = data.draw(
+        st.sampled_from([(CONVOLUTIONS, convolutions()), (TRANSPOSED, transposed())])
+    )
+    check(distributed_mesh_2d, serial_twin, data, data.draw(problems), kinds)
+
+
 def check(mesh, serial_twin, data, problem, kinds):
-    dim = data.draw(st.integers(0, len(problem.shape) - 1), label="dim")
-    sizes = data.draw(serial_twin.pieces(problem.shape[dim], mesh.size()), label="sizes")
+    cut, sizes = data.draw(serial_twin.cuts(problem.shape, mesh), label="cut")
     torch.manual_seed(1)
     full = torch.randn(problem.shape, dtype=torch.float64)
-    serial_twin.assert_alike(problem.layer(kinds), full, mesh, dim, sizes)
+    serial_twin.assert_alike(problem.layer(kinds), full, mesh, cut, sizes)

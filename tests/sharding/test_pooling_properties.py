@@ -33,7 +33,7 @@ def windows(draw: st.DrawFn, dims: int, *, dilated: bool) -> tuple[list[int], di
         padding = draw(st.integers(0, kernel // 2))
         least = (kernel - 1) * dilation + 1  # avg_pool3d refuses less, whatever the padding
         if dims < 3:
-            least = max(1, least - 2 * padding)
+            least = max(dilation, least - 2 * padding)  # no window without an element
         shape.append(least + draw(st.integers(0, 8 if dims < 3 else 3)))
         each = (kernel, draw(st.integers(1, 4)), padding, dilation)
         for name, value in zip(names, each, strict=True):
@@ -80,6 +80,24 @@ def test_adaptive_avg_pool(distributed_mesh, serial_twin, data):
     check(distributed_mesh, serial_twin, data, ADAPTIVE_AVERAGES[len(outputs)](outputs), shape)
 
 
+@alike
+@given(data=st.data())
+def test_two_axes(distributed_mesh_2d, serial_twin, data):
+    shape, outputs = data.draw(adaptive())
+    dims = len(outputs)
+    layer = ADAPTIVE_MAXIMA[dims](outputs, return_indices=True)
+    kind = data.draw(st.sampled_from(["max", "avg", "adaptive max", "adaptive avg"]))
+    if kind == "adaptive avg":
+        layer = ADAPTIVE_AVERAGES[dims](outputs)
+    elif kind == "max":
+        shape, options = data.draw(windows(dims, dilated=True))
+        layer = MAXIMA[dims](**options, return_indices=True)
+    elif kind == "avg":
+        shape, options = data.draw(windows(dims, dilated=False))
+        layer = AVERAGES[dims](**options)
+    check(distributed_mesh_2d, serial_twin, data, layer, shape, ties="max" in kind)
+
+
 @st.composite
 def adaptive(draw: st.DrawFn) -> tuple[list[int], list[int]]:
     """The shapes of input and output."""
@@ -92,10 +110,9 @@ def adaptive(draw: st.DrawFn) -> tuple[list[int], list[int]]:
 
 
 def check(mesh, serial_twin, data, layer, shape, *, ties=False):
-    dim = data.draw(st.integers(0, len(shape) - 1), label="dim")
-    sizes = data.draw(serial_twin.pieces(shape[dim], mesh.size()), label="sizes")
+    cut, sizes = data.draw(serial_twin.cuts(shape, mesh), label="cut")
     torch.manual_seed(1)
     full = torch.randn(shape, dtype=torch.float64)
     if ties:
         full = full.round()
-    serial_twin.assert_alike(layer, full, mesh, dim, sizes)
+    serial_twin.assert_alike(layer, full, mesh, cut, sizes)

@@ -48,6 +48,7 @@ def _max_pool(
     shape, _ = rehearse(
         pool, input, *options, pooling.padding, pooling.dilation, ceil_mode, return_indices=both
     )
+    _refuse_gaps(function, input, pooling)
     fetched = fetch_windows(input, shape, pooling, "alike", _lowest(input.dtype))
     local, layout = fetched.local, fetched.layout
     if 0 in (piece := layout.local_shape(shape)):
@@ -63,6 +64,19 @@ def _max_pool(
     rows = {dim - first: plan.rows for dim, plan in fetched.plans.items()}
     places = global_indices(places, local.shape[first:], input.shape[first:], rows)
     return result, from_local(places, layout)
+
+
+def _refuse_gaps(function: Callable[..., Any], input: ShardTensor, pooling: Pooling) -> None:
+    """Refuses windows that may step over a whole dimension: of nothing there is no maximum."""
+    first = input.ndim - len(pooling.kernel)
+    for _, cut in input.sharding.cut_axes():
+        dim = cut.dim - first
+        if dim >= 0 and pooling.padding[dim] and cut.total < pooling.dilation[dim]:
+            raise refusal(
+                name_of(function),
+                input.sharding,
+                f"with dilation {pooling.dilation[dim]} of {cut.total} rows may have empty windows",
+            )
 
 
 @sharded_alike("avg_pool1d", "avg_pool2d", "avg_pool3d")
