@@ -97,6 +97,12 @@ def exact() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def serial_twin() -> ModuleType:
+    """A sharded layer beside a serial one: `assert_alike(layer, full, mesh, dim, sizes)`."""
+    return _load("serial_twin")
+
+
+@pytest.fixture(scope="session")
 def archives() -> ModuleType:
     """Writes stores of terabytes as metadata alone: `write_cf(path, ...)`, `write_mllam(...)`."""
     return _load("archives", Path(__file__).parent / "bench")

@@ -152,12 +152,11 @@ class _Split(torch.autograd.Function):
 class _Connected(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, shape: tuple[int, ...], dtype: torch.dtype, *inputs: Tensor) -> Tensor:
-        ctx.inputs = [(tensor.shape, tensor.dtype, tensor.device) for tensor in inputs]
+        ctx.inputs = inputs  # their values are not used: they may be changed in place meanwhile
         return torch.zeros(shape, dtype=dtype, device=inputs[0].device)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        zeros = (
-            torch.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in ctx.inputs
-        )
+        # The gradients of real work depend on all of these, and so second derivatives reach them.
+        zeros = (connected(each.shape, each, grad, *ctx.inputs) for each in ctx.inputs)
         return None, None, *zeros

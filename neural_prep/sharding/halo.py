@@ -33,6 +33,8 @@ class Fetch:
         filled: Places of the result that are filled; None: there are none.
         size: Length of the result.
         silent: Whether no rank sends anything.
+        layers: Filled places, received elements, the kept ones, received elements and filled places
+            again, where the result is these one after the other; else None.
     """
 
     kept: Tensor | range
@@ -43,6 +45,7 @@ class Fetch:
     filled: Tensor | None
     size: int
     silent: bool
+    layers: tuple[int, int, int, int, int] | None
 
 
 def plan_fetch(sizes: Sequence[int], wanted: Sequence[Tensor], rank: int) -> Fetch:
@@ -68,8 +71,9 @@ def plan_fetch(sizes: Sequence[int], wanted: Sequence[Tensor], rank: int) -> Fet
     order = torch.empty(len(mine), dtype=torch.int64)
     order[places] = torch.arange(len(places))
     order = order[present]
+    kept = wanted[rank][mine == rank] - starts[rank]
     return Fetch(
-        kept=_as_range(wanted[rank][mine == rank] - starts[rank]),
+        kept=_as_range(kept),
         send=torch.cat(send) if send else torch.empty(0, dtype=torch.int64),
         send_sizes=tuple(counts.get(r, 0) for r in range(len(sizes))),
         receive_sizes=tuple(0 if r == rank else int((mine == r).sum()) for r in range(len(sizes))),
@@ -77,6 +81,7 @@ def plan_fetch(sizes: Sequence[int], wanted: Sequence[Tensor], rank: int) -> Fet
         filled=None if len(present) == len(mine) else torch.nonzero(mine == FILL)[:, 0],
         size=len(mine),
         silent=all(bool(((owner == r) | (owner == FILL)).all()) for r, owner in enumerate(owners)),
+        layers=_layers(order, present, len(kept), len(mine)),
     )
 
 
@@ -93,6 +98,8 @@ def fetch(
         fill: The value of places that no rank holds.
     """
     found = _take(tensor, plan.kept, dim)
+    if plan.layers is not None:
+        return _fetch_layers(tensor, found, plan, dim, group, fill)
     if not plan.silent:
         sent = tensor.index_select(dim, plan.send.to(tensor.device))
         received = exchange(sent, plan.send_sizes, plan.receive_sizes, dim, group)
@@ -102,6 +109,47 @@ def fetch(
     if plan.filled is None:
         return found
     return _fill(found, plan, dim, fill)
+
+
+def _layers(
+    order: Tensor, present: Tensor, kept: int, size: int
+) -> tuple[int, int, int, int, int] | None:
+    """How many elements each layer of a halo has: one copy then puts them together."""
+    count = len(order)
+    first = int(present[0]) if count else 0
+    if not torch.equal(present, torch.arange(first, first + count)):
+        return None
+    before = int((order < kept).nonzero()[0, 0]) if kept else count
+    received = torch.arange(kept, count)
+    expected = torch.cat([received[:before], torch.arange(kept), received[before:]])
+    if not torch.equal(order, expected):
+        return None
+    return first, before, kept, count - kept - before, size - first - count
+
+
+def _fetch_layers(
+    tensor: Tensor,
+    kept: Tensor,
+    plan: Fetch,
+    dim: int,
+    group: ProcessGroup | None,
+    fill: float,
+) -> Tensor:
+    """`fetch` where the result is layer after layer: indexing would copy it up to three times."""
+    assert plan.layers is not None
+    first, before, _, after, last = plan.layers
+    layers = [kept]
+    if not plan.silent:
+        sent = tensor.index_select(dim, plan.send.to(tensor.device))
+        received = exchange(sent, plan.send_sizes, plan.receive_sizes, dim, group)
+        # Empty ones too: backward must reach the exchange on every rank.
+        layers = [received.narrow(dim, 0, before), kept, received.narrow(dim, before, after)]
+    filled = [
+        [kept.new_full((*kept.shape[:dim], count, *kept.shape[dim + 1 :]), fill)] if count else []
+        for count in (first, last)
+    ]
+    layers = [*filled[0], *layers, *filled[1]]
+    return layers[0] if len(layers) == 1 else torch.cat(layers, dim)
 
 
 def _as_range(indices: Tensor) -> Tensor | range:

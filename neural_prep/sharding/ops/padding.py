@@ -1,0 +1,74 @@
+"""Padding: rows beyond an end belong to the rank at that end, and come from whoever has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch.nn.functional as F  # noqa: N812 - as everybody calls it
+from torch import Tensor
+
+from neural_prep.sharding.adjoint import connected
+from neural_prep.sharding.halo import fetch
+from neural_prep.sharding.layout import Cut
+from neural_prep.sharding.registry import sharded, sharded_alike
+from neural_prep.sharding.rehearsal import rehearse
+from neural_prep.sharding.shard_tensor import ShardTensor, from_local, to_local
+from neural_prep.sharding.windows import Windows, plan_windows
+
+
+@sharded("pad")
+def _pad(
+    input: ShardTensor,
+    pad: Sequence[int],
+    mode: str = "constant",
+    value: float | None = None,
+) -> ShardTensor:
+    """`(...)`, with `pad` for the last dimension first; negative padding cuts off."""
+    shape, _ = rehearse(F.pad, input, pad, mode, value)
+    layout = result = input.sharding
+    local, rest = to_local(input), list(pad)
+    fill = 0.0 if value is None else value
+    for axis, cut in layout.cut_axes():
+        place = 2 * (input.ndim - 1 - cut.dim)
+        if not any(rest[place : place + 2]):
+            continue
+        windows = Windows(cut.total, shape[cut.dim], kernel=1, before=rest[place], edge=mode)
+        plan = plan_windows(cut.sizes, windows, layout.rank(axis))
+        local = fetch(local, plan.fetch, cut.dim, layout.group(axis), fill=fill)
+        result = result.with_cut(axis, Cut(cut.dim, plan.sizes))
+        rest[place : place + 2] = [0, 0]
+    if any(rest):
+        local = _pad_local(local, result.local_shape(shape), rest, mode, value)
+    return from_local(local, result)
+
+
+def _pad_local(
+    local: Tensor, shape: tuple[int, ...], pad: Sequence[int], mode: str, value: float | None
+) -> Tensor:
+    """Pads dimensions that are not cut; torch refuses to pad an empty piece in most ways."""
+    if 0 in shape:
+        return connected(shape, local, local)
+    return F.pad(local, pad, mode, value)
+
+
+@sharded("constant_pad_nd")
+def _constant_pad_nd(
+    input: ShardTensor,
+    pad: Sequence[int],
+    value: float = 0,
+) -> ShardTensor:
+    return _pad(input, pad, "constant", value)
+
+
+@sharded_alike(
+    *(f"reflection_pad{count}d" for count in (1, 2, 3)),
+    *(f"replication_pad{count}d" for count in (1, 2, 3)),
+)
+def _pad_in_mode(
+    function: Callable[..., Tensor],
+    input: ShardTensor,
+    padding: Sequence[int],
+) -> ShardTensor:
+    rehearse(function, input, padding)
+    mode = "reflect" if function.__name__.startswith("reflection") else "replicate"
+    return _pad(input, padding, mode)
