@@ -263,3 +263,16 @@ def test_one_rank_sees_what_all_see(distributed_mesh):
     x.redistribute(Layout.of(distributed_mesh, SHAPE, {"domain": 1}))
     x.add_(1.0)
     assert torch.equal(x.full(), whole() + 1.0)
+
+
+@pytest.mark.parametrize("name", ["set-row", "set-block", "set-element", "+=", "copy_"])
+def test_along_two_axes(distributed_mesh_2d, name):
+    change, shape = BINARY[name]
+    leaves = [whole().requires_grad_(), whole(1, shape).requires_grad_()]
+    twins = [leaf.detach().clone().requires_grad_() for leaf in leaves]
+    x = twins[0] * 1.0
+    y = ShardTensor.scatter(leaves[0], distributed_mesh_2d, {"axis1": 1, "axis2": 0})
+    before = y * y
+    change(x, twins[1])
+    change(y, leaves[1])
+    check(y, x, list(zip(leaves, twins, strict=True)), before, twins[0] * twins[0])
