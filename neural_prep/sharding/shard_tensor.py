@@ -118,12 +118,15 @@ class ShardTensor(Tensor):
             return self
         return from_local(relayout(to_local(self), self.sharding, layout), layout)
 
-    def overwrite(self, value: Tensor, name: str = "overwrite") -> ShardTensor:
+    def overwrite(
+        self, value: Tensor, name: str = "overwrite", *, forgets: bool = False
+    ) -> ShardTensor:
         """Gives this very tensor a new value, as in-place functions do.
 
         Args:
             value: Of the same shape; it is brought to this tensor's layout and dtype.
             name: The function that does it, for errors.
+            forgets: Whether nothing of the old value is in it: its gradient is zeros then.
 
         Raises:
             RuntimeError: as torch does, for a leaf that requires a gradient, or where the value
@@ -140,7 +143,7 @@ class ShardTensor(Tensor):
         value = value.to(self.dtype)
         if not isinstance(value, ShardTensor):
             value = from_local(value, Layout.replicated(self.sharding.mesh))
-        apply(_Overwrite, self, value.redistribute(self.sharding))
+        apply(_Overwrite, self, value.redistribute(self.sharding), forgets)
         return self
 
     @property
@@ -329,14 +332,15 @@ class _Overwrite(torch.autograd.Function):
     """The tensor itself with a new value; the old value's gradient ends here."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: ShardTensor, value: ShardTensor) -> ShardTensor:
+    def forward(ctx: Any, tensor: ShardTensor, value: ShardTensor, forgets: bool) -> ShardTensor:
+        ctx.forgets = forgets
         tensor._local = value._local
         ctx.mark_dirty(tensor)
         return tensor
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return None, grad
+        return torch.zeros_like(grad) if ctx.forgets else None, grad, None
 
 
 def _laid_out(grad: Tensor, layout: Layout) -> ShardTensor:

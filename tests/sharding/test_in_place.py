@@ -108,16 +108,21 @@ def test_binary(distributed_mesh, name, cut, other):
 def check(y, x, pairs, before, before_twin):
     """The value now, and gradients of it and of what used the value before."""
     assert torch.allclose(y.full(), x, rtol=1e-14, atol=1e-14)
-    if not x.requires_grad:
-        return
+    assert y.requires_grad == x.requires_grad
     upstream = whole(2)
-    torch.autograd.backward([x, before_twin], [upstream, upstream])
-    torch.autograd.backward([y.full(), before.full()], [upstream, upstream])
+    now = [each.grad for each in gradients([x], [upstream], pairs, 1)]
+    for found, expected in zip(gradients([y.full()], [upstream], pairs, 0), now, strict=True):
+        assert torch.allclose(found.grad, expected, rtol=1e-12, atol=1e-12)
+    gradients([before_twin], [upstream], pairs, 1)
+    gradients([before.full()], [upstream], pairs, 0)
     for found, expected in pairs:
-        if expected.grad is None:
-            assert found.grad is None or not found.grad.any()
-        else:
-            assert torch.allclose(found.grad, expected.grad, rtol=1e-12, atol=1e-12)
+        assert torch.allclose(found.grad, expected.grad, rtol=1e-12, atol=1e-12)
+
+
+def gradients(results, upstream, pairs, side):
+    """The leaves, ours or torch's own, once gradients have come to them."""
+    torch.autograd.backward(results, upstream, retain_graph=True)
+    return [pair[side] for pair in pairs]
 
 
 def test_replicated_by_any_index(distributed_mesh):
@@ -263,3 +268,16 @@ def test_one_rank_sees_what_all_see(distributed_mesh):
     x.redistribute(Layout.of(distributed_mesh, SHAPE, {"domain": 1}))
     x.add_(1.0)
     assert torch.equal(x.full(), whole() + 1.0)
+
+
+@pytest.mark.parametrize("name", ["set-row", "set-block", "set-element", "+=", "copy_"])
+def test_along_two_axes(distributed_mesh_2d, name):
+    change, shape = BINARY[name]
+    leaves = [whole().requires_grad_(), whole(1, shape).requires_grad_()]
+    twins = [leaf.detach().clone().requires_grad_() for leaf in leaves]
+    x = twins[0] * 1.0
+    y = ShardTensor.scatter(leaves[0], distributed_mesh_2d, {"axis1": 1, "axis2": 0})
+    before = y * y
+    change(x, twins[1])
+    change(y, leaves[1])
+    check(y, x, list(zip(leaves, twins, strict=True)), before, twins[0] * twins[0])

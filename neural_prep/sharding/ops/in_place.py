@@ -26,14 +26,14 @@ from neural_prep.sharding.shard_tensor import (
 @sharded("zero_", always=True)
 def zero(input: ShardTensor) -> Tensor:
     """Zeros."""
-    return input.overwrite(torch.zeros_like(input), "zero_")
+    return input.overwrite(torch.zeros_like(input), "zero_", forgets=True)
 
 
 @sharded("fill_", always=True)
 def fill(input: ShardTensor, value: Any) -> Tensor:
     """One value everywhere."""
     if not isinstance(value, Tensor):
-        return input.overwrite(torch.full_like(input, value), "fill_")
+        return input.overwrite(torch.full_like(input, value), "fill_", forgets=True)
     if value.ndim > 0:
         raise RuntimeError(
             f"fill_ only supports 0-dimension value tensor but got tensor with {value.ndim} "
@@ -72,7 +72,7 @@ def _copied(input: ShardTensor, value: Tensor, name: str) -> Tensor:
     """Overwrites with a value that is broadcast; integers may come from floating point."""
     piece = broadcast_piece(value, _fitting(value, input.shape), input.sharding)
     local = piece.to(input.dtype).expand(input._local.shape).clone()
-    return input.overwrite(from_local(local, input.sharding), name)
+    return input.overwrite(from_local(local, input.sharding), name, forgets=True)
 
 
 def _set_whole(input: ShardTensor, index: Any, value: Any) -> None:

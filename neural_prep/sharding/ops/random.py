@@ -105,21 +105,23 @@ def bernoulli_(input: ShardTensor, p: Any = 0.5, **kwargs: Any) -> Tensor:
     if isinstance(p, Tensor):
         p = broadcast_piece(p.detach(), input.shape, input.sharding)
     drawn = _uniform(input, kwargs.get("generator"))
-    return input.overwrite(from_local((drawn < p).to(input.dtype), input.sharding), "bernoulli_")
+    return input.overwrite(
+        from_local((drawn < p).to(input.dtype), input.sharding), "bernoulli_", forgets=True
+    )
 
 
 @sharded("uniform_", random=True)
 def uniform_(input: ShardTensor, a: float = 0.0, b: float = 1.0, **kwargs: Any) -> Tensor:
     """Overwrites with uniform numbers."""
     value = rand_like(input, generator=kwargs.get("generator")) * (b - a) + a
-    return input.overwrite(value, "uniform_")
+    return input.overwrite(value, "uniform_", forgets=True)
 
 
 @sharded("normal_", random=True)
 def normal_(input: ShardTensor, mean: float = 0.0, std: float = 1.0, **kwargs: Any) -> Tensor:
     """Overwrites with normal numbers."""
     value = randn_like(input, generator=kwargs.get("generator")) * std + mean
-    return input.overwrite(value, "normal_")
+    return input.overwrite(value, "normal_", forgets=True)
 
 
 @sharded_alike(*filter(has_function, _REFUSED.split()), always=True)
