@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -274,3 +275,19 @@ class Ranks:
             self._nursery.listen()
         self.gone[rank] = self._nursery.ended[key]
         return Gone(rank, self.gone[rank])
+
+
+def ending(status: int | None) -> str:
+    """How a process with this status ended.
+
+    >>> ending(1), ending(-11)
+    ('ended with exit code 1', 'was killed by SIGSEGV')
+    """
+    if status is None:
+        return "is gone"
+    if status >= 0:
+        return f"ended with exit code {status}"
+    try:
+        return f"was killed by {signal.Signals(-status).name}"
+    except ValueError:  # a real-time signal
+        return f"was killed by signal {-status}"
