@@ -14,6 +14,7 @@ class StrictLoader(yaml.SafeLoader):
     """YAML whose mappings have each key once, and whose dates stay text."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        """A mapping, whose keys are looked at before they are merged."""
         seen: set[Hashable] = set()
         for key_node, _ in node.value:
             if key_node.tag == "tag:yaml.org,2002:merge":

@@ -146,9 +146,7 @@ def in_float32(cases: Sequence[Case]) -> list[Case]:
     ['a-float32']
     """
     return [
-        replace(
-            case, dtype="float32", rtol=max(FLOAT32, case.rtol), atol=max(FLOAT32, case.atol)
-        )
+        replace(case, dtype="float32", rtol=max(FLOAT32, case.rtol), atol=max(FLOAT32, case.atol))
         for case in cases
         if not case.has_own_dtype
     ]

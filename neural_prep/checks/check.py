@@ -7,6 +7,7 @@ every rank. Nothing is gathered for that: a wrong layout cannot leave ranks wait
 from __future__ import annotations
 
 import contextlib
+import os
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -34,6 +35,8 @@ from neural_prep.sharding.shard_tensor import ShardTensor, from_local
 from neural_prep.world import group
 from neural_prep.world.group import World
 
+_CHECKS, _TORCH = os.path.dirname(__file__), os.path.dirname(torch.__file__)
+
 
 class Part(Enum):
     """What an error is of."""
@@ -50,7 +53,7 @@ class Outcome:
     Attributes:
         errors: The largest error of each part that was compared.
         differences: What differs: a line for each tensor.
-        raised: The exception that ended the case here, in a line.
+        raised: What ended the case here, in a line.
         trace: Where it was raised.
         same: What must be the same on other ranks, by tensor: which piece it is, and its digest.
         layouts: How each output is cut, which must be the same on all ranks.
@@ -81,6 +84,10 @@ class Outcome:
             self.differences.append(f"{tensor} {found.text}")
 
 
+class SerialError(Exception):
+    """What is to be checked does not run on ordinary tensors."""
+
+
 def run_case(case: Case, world: World) -> Outcome:
     """Runs a case on this rank; every rank of the world does the same.
 
@@ -93,8 +100,9 @@ def run_case(case: Case, world: World) -> Outcome:
         with unwritten_memory_as_nan():
             _run(case, mesh, outcome)
     except Exception as error:
-        outcome.raised = _in_a_line(error)
-        outcome.trace = _trace_of(error)
+        is_serial = isinstance(error, SerialError)
+        outcome.raised = str(error) if is_serial else f"raises {_in_a_line(error)}"
+        outcome.trace = _trace_of(error.__cause__ if is_serial and error.__cause__ else error)
     after = group.position()
     outcome.position = {name: count - before.get(name, 0) for name, count in after.items()}
     return outcome
@@ -103,19 +111,19 @@ def run_case(case: Case, world: World) -> Outcome:
 @contextlib.contextmanager
 def unwritten_memory_as_nan() -> Iterator[None]:
     """Fills what `torch.empty` gives with NaN, or large integers, so that reading it shows."""
-    settings = torch.utils.deterministic
+    settings: Any = torch.utils.deterministic
     mode, filled = torch.get_deterministic_debug_mode(), settings.fill_uninitialized_memory
     # Not torch.use_deterministic_algorithms, which imports torch's compiler, in seconds. And only
     # a warning where an operation of CUDA has no deterministic form: that is not the matter.
     torch.set_deterministic_debug_mode("warn")
-    settings.fill_uninitialized_memory = True  # type: ignore[attr-defined]
+    settings.fill_uninitialized_memory = True
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*deterministic")
             yield
     finally:
         torch.set_deterministic_debug_mode(mode)
-        settings.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
+        settings.fill_uninitialized_memory = filled
 
 
 @lru_cache(maxsize=16)
@@ -132,7 +140,11 @@ def _run(case: Case, mesh: DeviceMesh, outcome: Outcome) -> None:
         _check_refusal(case.raises, sharded, outcome)
         return
     tolerance = Tolerance(case.rtol, case.atol)
-    expected, found = _call(serial, case), _call(sharded, case)
+    try:
+        expected = _call(serial, case)
+    except Exception as error:
+        raise SerialError(f"the serial twin raises {_in_a_line(error)}") from error
+    found = _call(sharded, case)
     roots = _compare_outputs(expected, found, sharded, tolerance, outcome)
     if roots:
         _backward(roots, generator)
@@ -222,9 +234,7 @@ def _backward(roots: list[tuple[Tensor, Tensor]], generator: Generator) -> None:
     torch.autograd.backward(others, pieces)
 
 
-def _compare_gradients(
-    serial: Twin, sharded: Twin, tolerance: Tolerance, outcome: Outcome
-) -> None:
+def _compare_gradients(serial: Twin, sharded: Twin, tolerance: Tolerance, outcome: Outcome) -> None:
     for name, leaf in serial.leaves.items():
         grads = (leaf.grad, sharded.leaves[name].grad)
         _compare_whole(Part.INPUT, f"gradient of {name}", *grads, tolerance, outcome)
@@ -270,8 +280,10 @@ def _in_a_line(error: BaseException) -> str:
 
 
 def _trace_of(error: BaseException) -> str:
-    """Where an error was raised, from the function under test on."""
+    """Where an error was raised, from the function under test on, less torch's own frames."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [number for number, frame in enumerate(frames) if "neural_prep/checks/" in frame.filename]
-    shown = frames[own[-1] + 1 :] if own else frames
-    return "".join(traceback.format_list(shown or frames[-1:])).rstrip()
+    own = [number for number, frame in enumerate(frames) if _CHECKS in frame.filename]
+    inside = frames[own[-1] + 1 :] if own else frames
+    shown = [frame for frame in inside if not frame.filename.startswith(_TORCH)]
+    lines = [(frame.filename, frame.lineno, frame.name, frame.line) for frame in shown]
+    return "".join(traceback.format_list(lines)).rstrip()  # type: ignore[arg-type]

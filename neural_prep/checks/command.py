@@ -105,8 +105,8 @@ def _check(options: Any, *, launched: bool) -> int:
         local = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
         if options.nproc_per_node not in (None, local):
             raise InputError(
-                f"--nproc-per-node: {options.nproc_per_node}, but the launcher has started {local}; "
-                "leave it out"
+                f"--nproc-per-node: {options.nproc_per_node}, but the launcher has started "
+                f"{local}; leave it out"
             )
         return _run_launched(_select(options), options.timeout)
     world = StartedWorld(options.nproc_per_node, options.timeout)
@@ -149,9 +149,10 @@ def _leave_with(run: _Run, *, speaks: bool) -> None:
 
 
 def _tell_ended(run: _Run) -> None:
-    where = f"the run ended in {run.current}" if run.current else "the run ended"
+    last = run.rows[-1].name if run.rows else "the first case"
     run.tell(
-        f"{where}: ranks that a launcher has started cannot be replaced; {run.not_run()}"
+        f"the run ended in {run.current or last}: ranks that a launcher has started cannot be "
+        f"replaced; {run.not_run()}"
     )
 
 

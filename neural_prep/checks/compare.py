@@ -74,10 +74,13 @@ def compare_shard(serial: Tensor, shard: Tensor, tolerance: Tolerance) -> Found:
         return Found(math.inf, "is an ordinary tensor, expected a ShardTensor")
     layout, shape = shard.sharding, tuple(serial.shape)
     if tuple(shard.shape) != shape:
-        return Found(math.inf, f"has shape {list(shard.shape)}, expected {list(shape)}")
+        text = f"has shape {list(shard.shape)}, expected {list(shape)}: it is {layout}"
+        return Found(math.inf, text)
     for _, cut in layout.cut_axes():
         if cut.dim >= len(shape) or cut.total != shape[cut.dim]:
-            return Found(math.inf, f"is {layout} into {list(cut.sizes)}; its shape is {list(shape)}")
+            return Found(
+                math.inf, f"is {layout} into {list(cut.sizes)}; its shape is {list(shape)}"
+            )
     local, expected = shard.local.detach(), list(layout.local_shape(shape))
     if list(local.shape) != expected:
         text = f"has a piece of {list(local.shape)}, expected {expected}: it is {layout}"
@@ -118,7 +121,8 @@ def compare(
     at = [i + start for i, start in zip(index, starts, strict=True)]
     values = f"found {found[tuple(index)].item()}, expected {expected[tuple(index)].item()}"
     wrong = int((difference > allowed).sum())
-    text = f"error {error:.1e} at {at}: {values}; {wrong} of {found.numel()} values differ"
+    text = f"differs by {largest:.1e} at {at}: {values}; allowed {allowed:.1e}; "
+    text += f"{wrong} of {found.numel()} values differ"
     return Found(error, text)
 
 

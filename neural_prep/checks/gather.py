@@ -17,7 +17,7 @@ from neural_prep.checks.check import Outcome
 
 def tell(store: Store, key: str, rank: int, outcome: Outcome) -> None:
     """Leaves a rank's outcome where others find it."""
-    store.set(f"{key}/{rank}", pickle.dumps(outcome))
+    store.set(f"{key}/{rank}", pickle.dumps(outcome))  # type: ignore[arg-type]  # bytes, too
 
 
 def hear(store: Store, key: str, size: int, patience: float) -> dict[int, Outcome]:

@@ -22,6 +22,7 @@ from torch.distributed import (  # type: ignore[attr-defined]  # torch doesn't l
 from neural_prep.checks.cases import Case
 from neural_prep.checks.check import Outcome, run_case
 from neural_prep.checks.gather import hear, tell
+from neural_prep.checks.rank import prepare
 from neural_prep.checks.verdict import Fate, Verdict, judge
 from neural_prep.world import group
 from neural_prep.world.watch import find_stacks
@@ -64,6 +65,7 @@ class LaunchedWorld:
             timeout: Seconds that a case may take.
             lost: Called, in a thread, once this rank does not come back from a case.
         """
+        prepare()
         self._timeout, self._lost = timeout, lost
         self._patience = timedelta(seconds=2 * timeout + 60)
         # The launcher's own store may be served by rank 0, from here on.
@@ -76,7 +78,7 @@ class LaunchedWorld:
     @property
     def speaks(self) -> bool:
         """Whether this rank reports."""
-        return self._rank == 0
+        return bool(self._rank == 0)
 
     def ready(self) -> None:
         """Opens a process group where the last case has broken it."""
@@ -84,9 +86,7 @@ class LaunchedWorld:
             self._generation += 1
             name = f"world{self._generation}"
             place = (self._rank, self.size)
-            self._world = group.open_world(
-                self._store, *place, name=name, patience=self._patience
-            )
+            self._world = group.open_world(self._store, *place, name=name, patience=self._patience)
 
     def run(self, case: Case) -> Verdict:
         """Runs a case; every rank does so, once it is ready, and has the same verdict.

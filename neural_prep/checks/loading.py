@@ -171,16 +171,17 @@ def _module(content: Any) -> ModuleSpec:
 
 
 def parse_module(spec: ModuleSpec) -> Any:
-    """jsonargparse's configuration of a module.
+    """A module's configuration, as jsonargparse makes it.
 
     Raises:
         InputError: if an argument has a wrong type.
     """
-    given = {"class_path": spec.class_path, "init_args": dict(spec.init_args)}
+    args = dict(spec.init_args)
+    given = {"class_path": spec.class_path, "init_args": args}
     try:
         return module_parser().parse_object({"module": given}, defaults=False)
     except (ArgumentError, ValueError, TypeError) as error:
-        raise InputError(f"module: {_explain(error, given['init_args'])}") from error
+        raise InputError(f"module: {_explain(error, args)}") from error
 
 
 @cache
@@ -212,11 +213,13 @@ def _parse(kind: type, content: Any, known: tuple[str, ...], where: str = "") ->
         parsed = _parser(kind).parse_object(given, defaults=False).as_dict()
     except (ArgumentError, ValueError, TypeError) as error:
         raise InputError(f"{prefix}{_explain(error, given)}") from error
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in parsed.items()}
+    return {
+        key: tuple(value) if isinstance(value, list) else value for key, value in parsed.items()
+    }
 
 
 def _explain(error: Exception, given: Mapping[str, Any]) -> str:
-    r"""jsonargparse's message in a line: the key, what was found, what was expected.
+    r"""What jsonargparse says, in a line: the key, what was found, what was expected.
 
     >>> message = "Parser key \"grad\":\n  Expected a <class 'bool'>. Got value: maybe"
     >>> _explain(ValueError(message), {"grad": "maybe"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 from dataclasses import dataclass
@@ -40,7 +41,11 @@ class Finish:
 
 
 def prepare() -> None:
-    """What ranks have in common is imported with this module, before they are forked."""
+    """Imports what ranks have in common before they are forked: this module, and one of torch.
+
+    Torch itself imports that for the first operation of a ShardTensor, which takes seconds.
+    """
+    importlib.import_module("torch.distributed.tensor")
 
 
 def main(settings: Settings, connection: int, log: int, listening: int = -1) -> int:

@@ -61,7 +61,7 @@ def last_line(rows: Sequence[Row], ranks: int, left_out: int) -> str:
     """
     holding = sum(row.verdict.holds for row in rows)
     count = f"{holding} of {len(rows)}" if holding < len(rows) else f"{holding}"
-    cases = "case" if len(rows) == 1 else "cases"
+    cases = "case" if holding == len(rows) == 1 else "cases"
     holds = "holds" if holding == 1 else "hold"
     where = f"{ranks} rank{'s' * (ranks != 1)}"
     seconds = sum(row.seconds for row in rows)

@@ -159,7 +159,9 @@ def _check_cut(part: Input, case: Case, ranks: int, where: str) -> None:
     if case.own_ranks not in (None, ranks):
         raise InputError(f"{at}the mesh has {case.own_ranks} ranks")
     if len(sizes) != len(part.cut):
-        raise InputError(f"{at}found {len(sizes)} lists, expected one for each of {len(part.cut)} cuts")
+        raise InputError(
+            f"{at}found {len(sizes)} lists, expected one for each of {len(part.cut)} cuts"
+        )
     for (axis, dim), pieces in zip(part.cut.items(), sizes, strict=True):
         if len(pieces) != mesh[axis] or min(pieces) < 0:
             raise InputError(
@@ -175,7 +177,9 @@ def _check_cut(part: Input, case: Case, ranks: int, where: str) -> None:
 
 def _check_dtype(name: str, prefix: str) -> None:
     if name not in _DTYPES:
-        raise InputError(f"{prefix}dtype: {unknown(name, _DTYPES).replace('a known key', 'a dtype')}")
+        raise InputError(
+            f"{prefix}dtype: {unknown(name, _DTYPES).replace('a known key', 'a dtype')}"
+        )
 
 
 def _is_exception(found: object) -> bool:

@@ -81,7 +81,7 @@ class StartedWorld:
         self._nursery.close()
 
     def _start(self) -> None:
-        self._logs = [tempfile.TemporaryFile() for _ in range(self.size)]
+        self._logs = [_new_log() for _ in range(self.size)]
         handles = [log.fileno() for log in self._logs]
         patience = 2 * self._timeout + 60  # longer than the command waits
         ranks = self._ranks = Ranks(
@@ -103,9 +103,9 @@ class StartedWorld:
             heard = ranks.listen(deadline - time.monotonic())
             for event in heard:
                 if isinstance(event, Gone):
-                    said = self._said(event.rank)
                     raise WorldError(
-                        f"rank {event.rank} {ending(event.status)} while it started; it wrote: {said}"
+                        f"rank {event.rank} {ending(event.status)} while it started; it wrote: "
+                        f"{self._said(event.rank)}"
                     )
                 assert isinstance(event.content, Ready)
                 ready.add(event.rank)
@@ -127,6 +127,10 @@ class StartedWorld:
         for log in self._logs:
             log.close()
         self._logs = []
+
+
+def _new_log() -> IO[bytes]:
+    return tempfile.TemporaryFile()
 
 
 class _Course:
@@ -151,7 +155,9 @@ class _Course:
 
     def fates(self, said: Callable[[int], str]) -> dict[int, Fate]:
         """What became of ranks that have no outcome; `said` is what a rank has written."""
-        fates = {rank: Fate(ending(status), said(rank), True) for rank, status in self._gone.items()}
+        fates = {
+            rank: Fate(ending(status), said(rank), True) for rank, status in self._gone.items()
+        }
         for rank in self._left():
             stacks = self._stacks.get(rank)
             where = f", at {stacks.line}" if stacks else ""

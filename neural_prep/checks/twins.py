@@ -164,7 +164,8 @@ def _draw_input(part: Input, default: str, generator: Generator) -> Tensor:
         # From the numbers themselves: on the way they would be rounded to float32.
         return tensor if keeps else torch.tensor(values["tensor"], dtype=dtype)
     double = torch.complex128 if dtype.is_complex else torch.float64
-    return (draw(shape, double, generator) * values["std"] + values["mean"]).to(dtype)
+    normal = draw(shape, double, generator)
+    return normal.mul(float(values["std"])).add(float(values["mean"])).to(dtype)
 
 
 def _in_memory(part: Input, tensor: Tensor) -> Tensor:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from neural_prep.checks.check import Outcome, Part
+from neural_prep.world.ranks import is_of_lost_peer
 
+_WIDTH = 120  # of what is told briefly
 _LINES = 12  # of a stack or of what a rank has written
 HOLDS, DIFFERS, RAISES, HANGS, DIES = "holds", "differs", "raises", "hangs", "dies"
 
@@ -55,28 +58,32 @@ def judge(outcomes: Mapping[int, Outcome], fates: Mapping[int, Fate]) -> Verdict
         outcomes: What ranks have found that came to the end.
         fates: What became of others.
     """
-    lines = _by_ranks({rank: one.differences for rank, one in outcomes.items()})
-    raised = _by_ranks({rank: _raised(one) for rank, one in outcomes.items() if one.raised})
-    lines += raised
-    lines += _by_ranks({rank: [_ended(fate)] for rank, fate in fates.items()})
+    dead = [rank for rank, fate in fates.items() if fate.dead]
+    raising = [rank for rank, one in outcomes.items() if one.raised]
+    following = [rank for rank in raising if fates and is_of_lost_peer(outcomes[rank].raised)]
+    lines = _by_ranks({rank: [_ended(fates[rank])] for rank in dead})
+    lines += _by_ranks({rank: one.differences for rank, one in outcomes.items()})
+    lines += _by_ranks({r: [_raised(outcomes[r])] for r in raising if r not in following})
+    lines += _by_ranks({rank: [_ended(fates[rank])] for rank in fates if rank not in dead})
+    lines += _by_ranks({r: [textwrap.shorten(outcomes[r].raised, _WIDTH)] for r in following})
     apart = "" if fates else _apart({rank: one.position for rank, one in outcomes.items()})
     if not lines:
         lines += _unequal(outcomes)
     if apart:
         lines.append(f"the ranks left the case at different points: {apart}")
-    if any(fate.dead for fate in fates.values()):
+    if dead:
         word = DIES
-    elif raised:
+    elif len(raising) > len(following):
         word = RAISES
-    elif fates and not any(one.failed for one in outcomes.values()):
+    elif fates and not any(one.differences for one in outcomes.values()):
         word = HANGS
     else:
         word = DIFFERS if lines else HOLDS
     return Verdict(word, _largest(outcomes.values()), tuple(lines), not (fates or apart))
 
 
-def _raised(outcome: Outcome) -> list[str]:
-    return [f"raises {outcome.raised}\n{_last(outcome.trace)}".rstrip()]
+def _raised(outcome: Outcome) -> str:
+    return f"{outcome.raised}\n{_last(outcome.trace)}".rstrip()
 
 
 def _ended(fate: Fate) -> str:
@@ -89,9 +96,9 @@ def _last(text: str) -> str:
     return "\n".join(lines if len(lines) <= _LINES else ["  ...", *lines[-_LINES:]])
 
 
-def _largest(outcomes: Sequence[Outcome] | object) -> dict[Part, float]:
+def _largest(outcomes: Iterable[Outcome]) -> dict[Part, float]:
     found: dict[Part, float] = {}
-    for outcome in outcomes:  # type: ignore[attr-defined]
+    for outcome in outcomes:
         for part, error in outcome.errors.items():
             found[part] = max(found.get(part, 0.0), error)
     return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -25,6 +26,11 @@ from neural_prep.world.nursery import Ended, RankSpec, Ready
 _IMPORTING = 120.0  # seconds until torch must be imported
 _LOST = "the process that forks ranks was killed"
 _BURIAL = 5.0  # seconds from the end of a rank's connection to the word of its end
+_LOST_PEER = re.compile(
+    r"(closed|reset) by peer|broken pipe|connection (was |is )?(refused|lost|closed|aborted)"
+    r"|pair closure|DistNetworkError|remote process exited|ncclRemoteError|socket (is )?closed",
+    re.IGNORECASE,
+)
 _START = (
     "import json, sys; handle, sys.path[:], prepare, arguments = json.loads(sys.argv[1]); "
     "from neural_prep.world.nursery import serve; serve(handle, prepare, arguments)"
@@ -291,3 +297,12 @@ def ending(status: int | None) -> str:
         return f"was killed by {signal.Signals(-status).name}"
     except ValueError:  # a real-time signal
         return f"was killed by signal {-status}"
+
+
+def is_of_lost_peer(text: str) -> bool:
+    """Whether this is the error of a collective whose peer is gone: another rank's is the matter.
+
+    >>> is_of_lost_peer("RuntimeError: Connection closed by peer [127.0.0.1]:22439")
+    True
+    """
+    return _LOST_PEER.search(text) is not None
