@@ -29,6 +29,7 @@ from neural_prep.checks.compare import (
     digest,
     leaves_of,
     local_slices,
+    unlike,
 )
 from neural_prep.checks.twins import Twin, draw, make_twins, seed_of
 from neural_prep.sharding.shard_tensor import ShardTensor, from_local
@@ -190,7 +191,7 @@ def _compare_outputs(
         else:
             result = compare(one, other, tolerance)
         outcome.add(Part.OUTPUT, name, result)
-        if result.error == float("inf") and not isinstance(other, ShardTensor):
+        if not result.comparable:
             continue
         if isinstance(other, ShardTensor):
             _note_shard(name, other, outcome)
@@ -199,7 +200,7 @@ def _compare_outputs(
         if one.requires_grad != other.requires_grad:
             words = "has" if other.requires_grad else "has no"
             outcome.differences.append(f"{name} {words} gradient, unlike its serial twin")
-        elif one.requires_grad and one.shape == other.shape:
+        elif one.requires_grad:
             roots.append((one, other))
     return roots
 
@@ -254,10 +255,10 @@ def _compare_whole(
     """Compares what every rank has whole."""
     if one is None or other is None:
         if one is not other:
-            outcome.add(part, name, Found(float("inf"), _one_is_missing(other)))
+            outcome.add(part, name, unlike(_one_is_missing(other)))
         return
     if isinstance(other, ShardTensor):
-        outcome.add(part, name, Found(float("inf"), "is a ShardTensor, expected an ordinary one"))
+        outcome.add(part, name, unlike("is a ShardTensor, expected an ordinary one"))
         return
     outcome.add(part, name, compare(one, other, tolerance))
     outcome.same[name] = ((), digest(other))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
+import re
 import sys
 import threading
 import time
@@ -18,7 +19,7 @@ from rich.console import Console
 
 from neural_prep.checks.cases import Case, in_float32
 from neural_prep.checks.launched import LaunchedWorld, LostError
-from neural_prep.checks.loading import load_cases
+from neural_prep.checks.loading import explain, load_cases
 from neural_prep.checks.names import nearest
 from neural_prep.checks.report import Row, show
 from neural_prep.checks.started import StartedWorld
@@ -39,8 +40,8 @@ class _Run:
     """A run of some cases: what has been found so far, and told."""
 
     cases: Sequence[Case]
-    ranks: int = 0
-    left_out: int = 0
+    ranks: int
+    left_out: int
     rows: list[Row] = field(default_factory=list)
     current: Case | None = None
     begun: float = 0.0
@@ -102,41 +103,44 @@ def _refuse(error: Exception, status: int, *, speaks: bool) -> int:
 
 def _check(options: Any, *, launched: bool) -> int:
     if launched:
-        local = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
-        if options.nproc_per_node not in (None, local):
-            raise InputError(
-                f"--nproc-per-node: {options.nproc_per_node}, but the launcher has started "
-                f"{local}; leave it out"
-            )
-        return _run_launched(_select(options), options.timeout)
+        return _run_launched(options)
+    cases = _select(options)
     world = StartedWorld(options.nproc_per_node, options.timeout)
+    run = _run_of(cases, world.size, options.dtype)
     try:
-        run = _run_of(_select(options), world.size)
         _run_all(run, world)
+    except WorldError as error:
+        return run.tell(f"the run ended: {error}; {run.not_run()}")
     finally:
         world.close()
     return run.tell()
 
 
-def _run_launched(cases: Sequence[Case], timeout: float) -> int:
-    run = _Run(cases)
+def _run_launched(options: Any) -> int:
+    """Runs the cases as one of a launcher's ranks; rank 0 alone reports and has the status."""
+    size = int(os.environ["WORLD_SIZE"])
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", size))
+    if options.nproc_per_node not in (None, local):
+        raise InputError(
+            f"--nproc-per-node: {options.nproc_per_node}, but the launcher has started {local}; "
+            "leave it out"
+        )
+    run = _run_of(_select(options), size, options.dtype)
+    speaks = os.environ["RANK"] == "0"
 
     def lose(verdict: Verdict) -> None:
         run.note(verdict)
-        _leave_with(run, speaks=os.environ["RANK"] == "0")
+        _leave_with(run, speaks=speaks)
 
-    world = LaunchedWorld(timeout, lose)
-    chosen = _run_of(cases, world.size)
-    run.cases, run.ranks, run.left_out = chosen.cases, chosen.ranks, chosen.left_out
-    if world.speaks:
+    if speaks:
         before_exit(lambda: _tell_ended(run))
     try:
+        world = LaunchedWorld(options.timeout, lose)
         _run_all(run, world)
     except LostError as lost:
-        run.note(lost.verdict)
-        _leave_with(run, speaks=world.speaks)
+        lose(lost.verdict)
     world.close()
-    return run.tell() if world.speaks else _DONE  # with another status the launcher ends rank 0
+    return run.tell() if speaks else _DONE  # with another status the launcher would end rank 0
 
 
 def _leave_with(run: _Run, *, speaks: bool) -> None:
@@ -156,18 +160,19 @@ def _tell_ended(run: _Run) -> None:
     )
 
 
-def _run_of(cases: Sequence[Case], ranks: int) -> _Run:
-    """The run of those cases that are for so many ranks."""
-    chosen = [case for case in cases if ranks in case.ranks]
+def _run_of(cases: Sequence[Case], ranks: int, dtype: str) -> _Run:
+    """The run of those cases that are for so many ranks, and have such a dtype."""
+    able = in_float32(cases) if dtype == "float32" else cases
+    chosen = [case for case in able if ranks in case.ranks]
     return _Run(chosen, ranks, len(cases) - len(chosen))
 
 
 def _run_all(run: _Run, world: StartedWorld | LaunchedWorld) -> None:
     console = Console(stderr=True)
+    console.quiet = not (world.speaks and console.is_terminal)
     with console.status("") as status:
         for number, case in enumerate(run.cases, 1):
-            if world.speaks and console.is_terminal:
-                status.update(f"{number} of {len(run.cases)}: {case}")
+            status.update(f"{number} of {len(run.cases)}: {case}")
             world.ready()
             run.current, run.begun = case, time.monotonic()
             run.note(world.run(case))
@@ -187,16 +192,22 @@ def _select(options: Any) -> list[Case]:
             raise InputError(
                 f"--only: no case of {options.config} has a name like {options.only}{near}"
             )
-        cases = found
-    return in_float32(cases) if options.dtype == "float32" else cases
+        return found
+    return cases
 
 
 def _parse(args: Sequence[str]) -> Any:
     parser = _parser()
+    known = [name for action in parser._actions for name in action.option_strings]
+    for arg in args:
+        name = arg.partition("=")[0]
+        if name.startswith("--") and name not in known:
+            raise InputError(f"{name} is not a known option{nearest(name, known)}")
     try:
         return parser.parse_args(list(args))
     except ArgumentError as error:
-        line = " ".join(str(error).split())
+        found = re.fullmatch(r"(\w+): (.*)", explain(error, {}))
+        line = f"--{found[1].replace('_', '-')}: {found[2]}" if found else explain(error, {})
         raise InputError(f"{line} (neural-prep check --help lists all options)") from error
 
 

@@ -29,10 +29,12 @@ class Found:
         error: The largest error, relative to the largest value where that is above 1; infinite
             where tensors cannot be compared.
         text: What differs; empty: nothing does.
+        comparable: Whether values were compared.
     """
 
     error: float = NONE
     text: str = ""
+    comparable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +73,11 @@ def local_slices(layout: Layout, shape: Sequence[int]) -> tuple[slice, ...]:
 def compare_shard(serial: Tensor, shard: Tensor, tolerance: Tolerance) -> Found:
     """This rank's piece of a result beside the same piece of its serial twin."""
     if not isinstance(shard, ShardTensor):
-        return Found(math.inf, "is an ordinary tensor, expected a ShardTensor")
+        return unlike("is an ordinary tensor, expected a ShardTensor")
     layout, shape = shard.sharding, tuple(serial.shape)
     if tuple(shard.shape) != shape:
         text = f"has shape {list(shard.shape)}, expected {list(shape)}: it is {layout}"
-        return Found(math.inf, text)
+        return unlike(text)
     for _, cut in layout.cut_axes():
         if cut.dim >= len(shape) or cut.total != shape[cut.dim]:
             return Found(
@@ -84,7 +86,7 @@ def compare_shard(serial: Tensor, shard: Tensor, tolerance: Tolerance) -> Found:
     local, expected = shard.local.detach(), list(layout.local_shape(shape))
     if list(local.shape) != expected:
         text = f"has a piece of {list(local.shape)}, expected {expected}: it is {layout}"
-        return Found(math.inf, text)
+        return unlike(text)
     return compare(serial, local, tolerance, local_slices(layout, shape))
 
 
@@ -102,11 +104,11 @@ def compare(
     expected = serial.detach() if place is None else serial.detach()[place]
     found = found.detach()
     if found.dtype != expected.dtype:
-        return Found(math.inf, f"is of {found.dtype}, expected {expected.dtype}")
+        return unlike(f"is of {found.dtype}, expected {expected.dtype}")
     if found.device.type != expected.device.type:
-        return Found(math.inf, f"is on {found.device.type}, expected {expected.device.type}")
+        return unlike(f"is on {found.device.type}, expected {expected.device.type}")
     if found.shape != expected.shape:
-        return Found(math.inf, f"has shape {list(found.shape)}, expected {list(expected.shape)}")
+        return unlike(f"has shape {list(found.shape)}, expected {list(expected.shape)}")
     if not expected.numel():
         return Found()
     exact = not (expected.is_floating_point() or expected.is_complex())
@@ -136,6 +138,11 @@ def digest(tensor: Tensor) -> str:
         tensor = torch.where(tensor.isnan(), math.nan, tensor).to(tensor.dtype)
     values = tensor.reshape(-1).contiguous().view(torch.uint8).numpy().tobytes()
     return hashlib.blake2b(values, digest_size=8).hexdigest()
+
+
+def unlike(text: str) -> Found:
+    """What is found of tensors whose values cannot be compared."""
+    return Found(math.inf, text, comparable=False)
 
 
 def _difference(expected: Tensor, found: Tensor) -> Tensor:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import contextlib
 import pickle
 import time
-from datetime import timedelta
 
 from torch.distributed import Store  # type: ignore[attr-defined]  # torch doesn't list its exports
 
 from neural_prep.checks.check import Outcome
+
+_SHORTEST, _LONGEST = 0.0002, 0.05  # seconds between two looks
 
 
 def tell(store: Store, key: str, rank: int, outcome: Outcome) -> None:
@@ -23,10 +24,17 @@ def tell(store: Store, key: str, rank: int, outcome: Outcome) -> None:
 def hear(store: Store, key: str, size: int, patience: float) -> dict[int, Outcome]:
     """The outcomes of all ranks that have told theirs within so many seconds."""
     deadline = time.monotonic() + patience
-    found = {}
-    for rank in range(size):
-        left = max(deadline - time.monotonic(), 0.001)
-        with contextlib.suppress(RuntimeError):  # time is up, or the store is gone
-            store.wait([f"{key}/{rank}"], timedelta(seconds=left))
-            found[rank] = pickle.loads(store.get(f"{key}/{rank}"))
+    found: dict[int, Outcome] = {}
+    pause = _SHORTEST
+    # Not Store.wait, which writes warnings of its own when time is up.
+    with contextlib.suppress(RuntimeError):  # the store is gone
+        while len(found) < size:
+            for rank in set(range(size)) - set(found):
+                if store.check([f"{key}/{rank}"]):
+                    found[rank] = pickle.loads(store.get(f"{key}/{rank}"))
+            if time.monotonic() > deadline:
+                break
+            if len(found) < size:
+                time.sleep(pause)
+                pause = min(2 * pause, _LONGEST)
     return found

@@ -179,16 +179,17 @@ def parse_module(spec: ModuleSpec) -> Any:
     args = dict(spec.init_args)
     given = {"class_path": spec.class_path, "init_args": args}
     try:
-        return module_parser().parse_object({"module": given}, defaults=False)
+        return _module_parser().parse_object({"module": given}, defaults=False)
     except (ArgumentError, ValueError, TypeError) as error:
-        raise InputError(f"module: {_explain(error, args)}") from error
+        raise InputError(f"module: {explain(error, args)}") from error
 
 
 @cache
-def module_parser() -> ArgumentParser:
+def _module_parser() -> ArgumentParser:
     """A parser of one module, of any class."""
     parser = ArgumentParser(exit_on_error=False)
-    parser.add_argument("--module", type=torch.nn.Module)
+    # Some of torch's own say no types.
+    parser.add_subclass_arguments(torch.nn.Module, "module", fail_untyped=False, required=False)
     return parser
 
 
@@ -212,17 +213,17 @@ def _parse(kind: type, content: Any, known: tuple[str, ...], where: str = "") ->
     try:
         parsed = _parser(kind).parse_object(given, defaults=False).as_dict()
     except (ArgumentError, ValueError, TypeError) as error:
-        raise InputError(f"{prefix}{_explain(error, given)}") from error
+        raise InputError(f"{prefix}{explain(error, given)}") from error
     return {
         key: tuple(value) if isinstance(value, list) else value for key, value in parsed.items()
     }
 
 
-def _explain(error: Exception, given: Mapping[str, Any]) -> str:
+def explain(error: Exception, given: Mapping[str, Any]) -> str:
     r"""What jsonargparse says, in a line: the key, what was found, what was expected.
 
     >>> message = "Parser key \"grad\":\n  Expected a <class 'bool'>. Got value: maybe"
-    >>> _explain(ValueError(message), {"grad": "maybe"})
+    >>> explain(ValueError(message), {"grad": "maybe"})
     "grad: found 'maybe', expected bool"
     """
     text = " ".join(str(error).split())
@@ -232,5 +233,5 @@ def _explain(error: Exception, given: Mapping[str, Any]) -> str:
     names = [re.sub(r"^Literal\[(.*)\]$", r"one of \1", name) for name in names]
     if keys and keys[-1] in given and names:
         return f"{keys[-1]}: found {given[keys[-1]]!r}, expected {' or '.join(names)}"
-    text = re.sub(r'Parser key "([^"]+)":', r"\1:", text)
+    text = re.sub(r'Parser key "([^"]+)":', r"\1:", text).replace("typing.Literal", "one of ")
     return re.sub(r"^module: Problem with given class_path '[^']+': ", "", text)

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from jsonargparse import Namespace
 from torch import Generator, Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from neural_prep.checks.cases import Case, Constant, Input, ModuleSpec
-from neural_prep.checks.loading import module_parser, parse_module
+from neural_prep.checks.loading import parse_module
 from neural_prep.checks.names import find_name
 from neural_prep.checks.sound import shape_of
 from neural_prep.sharding.shard_tensor import ShardTensor, from_local, to_local
@@ -95,13 +96,25 @@ def draw(shape: tuple[int, ...], dtype: torch.dtype, generator: Generator) -> Te
 
 
 def build_module(spec: ModuleSpec) -> nn.Module:
-    """A module, built from its class path and arguments."""
-    parser = module_parser()
-    # jsonargparse has called it `instantiate` since 4.49.
-    instantiate = getattr(parser, "instantiate", None) or parser.instantiate_classes
-    module = instantiate(parse_module(spec)).module
+    """A module, built from its class path and arguments, which may be modules themselves.
+
+    jsonargparse only parses: it may add defaults, which are text there where they are functions.
+    """
+    given = {"class_path": spec.class_path, "init_args": spec.init_args}
+    module = _build(parse_module(spec).module, given)
     assert isinstance(module, nn.Module)
     return module
+
+
+def _build(parsed: Any, given: Any) -> Any:
+    """An argument as jsonargparse has parsed it, with classes in it built."""
+    if isinstance(parsed, list | tuple) and isinstance(given, list | tuple):
+        return type(parsed)(map(_build, parsed, given))
+    if not isinstance(parsed, Namespace):
+        return parsed
+    values = {**vars(parsed.get("init_args", Namespace())), **parsed.get("dict_kwargs", {})}
+    args = {key: _build(values[key], each) for key, each in given.get("init_args", {}).items()}
+    return find_name(parsed.class_path, "module")(**args)
 
 
 def _twin(
