@@ -112,7 +112,7 @@ def _build(parsed: Any, given: Any) -> Any:
         return type(parsed)(map(_build, parsed, given))
     if not isinstance(parsed, Namespace):
         return parsed
-    values = {**vars(parsed.get("init_args", Namespace())), **parsed.get("dict_kwargs", {})}
+    values = {**dict(parsed.get("init_args") or {}), **(parsed.get("dict_kwargs") or {})}
     args = {key: _build(values[key], each) for key, each in given.get("init_args", {}).items()}
     return find_name(parsed.class_path, "module")(**args)
 
