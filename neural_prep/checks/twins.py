@@ -112,7 +112,8 @@ def _build(parsed: Any, given: Any) -> Any:
         return type(parsed)(map(_build, parsed, given))
     if not isinstance(parsed, Namespace):
         return parsed
-    values = {**dict(parsed.get("init_args") or {}), **(parsed.get("dict_kwargs") or {})}
+    init_args = parsed.get("init_args")
+    values = {**(parsed.get("dict_kwargs") or {}), **(vars(init_args) if init_args else {})}
     args = {key: _build(values[key], each) for key, each in given.get("init_args", {}).items()}
     return find_name(parsed.class_path, "module")(**args)
 
