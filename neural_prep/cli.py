@@ -24,6 +24,7 @@ Training statistics and distributed checks for machine-learning weather predicti
 commands:
   stats       compute the training statistics of a store
   plan        show what that takes, without reading data
+  check       check sharded layers against their serial twins
 
 options:
   -h, --help  show this text; `neural-prep COMMAND --help` shows a command's options
@@ -32,6 +33,7 @@ options:
 examples:
   neural-prep plan --config configs/meps.yaml
   neural-prep stats --config configs/meps.yaml
+  neural-prep check --config configs/sharded_layers.yaml --nproc-per-node 2
 """
 
 
@@ -85,6 +87,16 @@ def _plan(args: list[str]) -> int:
     return run_plan(args)
 
 
+def _check(args: list[str]) -> int:
+    among_tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1
+    stop_on_signals(speak=_is_first_rank(), among_tasks=among_tasks)
+    # Stops C++ warnings about peers that have left, which the report says better.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    from neural_prep.checks.command import run_check
+
+    return run_check(args)
+
+
 def _is_first_rank() -> bool:
     """Whether this is rank 0, as far as whoever started it has said."""
     names = ("RANK", "SLURM_PROCID", "LOCAL_RANK")
@@ -106,7 +118,11 @@ def _keep_compiled_code() -> None:
     os.environ["NUMBA_CACHE_DIR"] = str(home)
 
 
-_COMMANDS: dict[str, Callable[[list[str]], int]] = {"stats": _stats, "plan": _plan}
+_COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "stats": _stats,
+    "plan": _plan,
+    "check": _check,
+}
 
 
 if __name__ == "__main__":

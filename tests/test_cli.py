@@ -21,6 +21,7 @@ def test_help_imports_nothing_heavy():
     assert (done.returncode, done.stderr) == (0, "")
     assert "stats       compute the training statistics of a store" in done.stdout
     assert "plan        show what that takes, without reading data" in done.stdout
+    assert "check       check sharded layers against their serial twins" in done.stdout
 
 
 @pytest.mark.parametrize(

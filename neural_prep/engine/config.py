@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,30 +12,7 @@ import yaml
 from jsonargparse import ArgumentParser
 
 from neural_prep.errors import InputError
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """YAML whose mappings have each key once, and whose dates stay text."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[Hashable] = set()
-        for key_node, _ in node.value:
-            if key_node.tag == "tag:yaml.org,2002:merge":
-                continue
-            key = self.construct_object(key_node, deep=True)
-            where = f"{key_node.start_mark.name}, line {key_node.start_mark.line + 1}"
-            if not isinstance(key, Hashable):
-                raise InputError(f"{where}: {key!r} is no key; expected a word or a number")
-            if key in seen:
-                raise InputError(f"{where}: key {key!r} is given twice; keep one")
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
-_StrictLoader.yaml_implicit_resolvers = {
-    first: [(tag, regexp) for tag, regexp in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
+from neural_prep.strict_yaml import StrictLoader
 
 
 def known_keys(parser: ArgumentParser) -> set[str]:
@@ -143,7 +120,7 @@ def _read_section(path: str, known: Collection[str], section: str, ignored: Coll
         loaded = _load(path, f"--{section}")
     elif section in ignored:
         try:
-            loaded = yaml.load(path, _StrictLoader)
+            loaded = yaml.load(path, StrictLoader)
         except yaml.YAMLError:  # neither
             return path
     else:
@@ -172,7 +149,7 @@ def _known_ones(
 def _load(path: str, option: str) -> Any:
     try:
         with Path(path).open(encoding="utf-8") as file:
-            return yaml.load(file, _StrictLoader)
+            return yaml.load(file, StrictLoader)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"{option}: {path} cannot be read ({reason}); give a YAML file") from error

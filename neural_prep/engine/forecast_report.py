@@ -11,7 +11,7 @@ from rich.text import Text
 
 from neural_prep.engine.forecast import Forecast, GroupForecast, Memory, Shares
 from neural_prep.engine.plan import Plan
-from neural_prep.engine.tables import Column, make_table
+from neural_prep.tables import Column, make_table
 
 SCHEMA = "neural-prep/plan/1"
 _SHARES = {

@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from neural_prep.engine.tables import Column, cells, make_table
 from neural_prep.stats.review import warnings_of
 from neural_prep.stats.statistics import GroupStatistics, Statistics
+from neural_prep.tables import Column, cells, make_table
 
 
 def show(statistics: Statistics, console: Console | None = None) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 from dataclasses import dataclass, field
 from typing import Literal
 
 from _pytest.reports import TestReport
 
+from neural_prep.world.ranks import ending
 from neural_prep.world.watch import Stacks
 from neural_prep.world.ways import Way
 
@@ -116,19 +116,3 @@ class Account:
             return f"rank {self.rank} had finished"
         where = f" at {self.stacks.line}" if self.stacks else ""
         return f"rank {self.rank} was still running{where}"
-
-
-def ending(status: int | None) -> str:
-    """How a process with this status ended.
-
-    >>> ending(1), ending(-11)
-    ('ended with exit code 1', 'was killed by SIGSEGV')
-    """
-    if status is None:
-        return "is gone"
-    if status >= 0:
-        return f"ended with exit code {status}"
-    try:
-        return f"was killed by {signal.Signals(-status).name}"
-    except ValueError:  # a real-time signal
-        return f"was killed by signal {-status}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from neural_prep.testing.kinds import DYNAMIC, SINGLE, STATIC
-from neural_prep.world.environment import WORLD
+from neural_prep.world.environment import is_launched
 
 OUTSIDE = pytest.StashKey[Mapping[str, str]]()  # the environment that pytest was started in
 LONGEST = 7 * 86400.0  # seconds: a time limit that is none, for threads and for gloo
@@ -95,9 +95,7 @@ def read_options(config: pytest.Config, environment: Mapping[str, str] = os.envi
     ):
         if value is not None and not value > 0:
             raise pytest.UsageError(f"{name}: {value:g} must be positive")
-    launched = bool(kinds) and {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= set(environment)
-    if WORLD in environment and environment[WORLD] == environment.get("MASTER_PORT"):
-        launched = False
+    launched = bool(kinds) and is_launched(environment)
     if launched and DYNAMIC in kinds:
         raise pytest.UsageError(
             "dynamic tests start ranks of their own, which they can't where a launcher has started "

@@ -19,13 +19,9 @@ from _pytest._code.code import (
 from _pytest.reports import TestReport
 
 from neural_prep.testing.accounts import PHASES, Account, Phase
+from neural_prep.world.ranks import is_of_lost_peer
 from neural_prep.world.watch import shorten_dump
 
-_FOLLOWS = re.compile(
-    r"(closed|reset) by peer|broken pipe|connection (was |is )?(refused|lost|closed|aborted)"
-    r"|pair closure|DistNetworkError|remote process exited|ncclRemoteError|socket (is )?closed",
-    re.IGNORECASE,
-)  # errors of a collective whose peer is gone
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 _STRICT = "[XPASS(strict)]"
 
@@ -247,7 +243,7 @@ def _skip_line(account: Account) -> str:
 
 
 def _follows(report: TestReport) -> bool:
-    return _FOLLOWS.search(_headline(report)) is not None
+    return is_of_lost_peer(_headline(report))
 
 
 def _headline(report: TestReport) -> str:

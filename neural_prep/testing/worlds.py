@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from neural_prep.testing.accounts import Account, ending
+from neural_prep.testing.accounts import Account
 from neural_prep.testing.following import Course
 from neural_prep.testing.messages import (
     Captures,
@@ -27,7 +27,7 @@ from neural_prep.testing.options import OUTSIDE
 from neural_prep.testing.outputs import Output
 from neural_prep.testing.problems import Limits
 from neural_prep.world.environment import environment_of
-from neural_prep.world.ranks import Gone, Message, Nursery, Ranks
+from neural_prep.world.ranks import Gone, Message, Nursery, Ranks, ending
 from neural_prep.world.watch import Stacks, TellStacks, request_dump, shorten_dump
 
 _ENTRY = "neural_prep.testing.started:main"

@@ -39,6 +39,18 @@ def clean(environment: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in environment.items() if not key.startswith(_LAUNCHERS)}
 
 
+def is_launched(environment: Mapping[str, str]) -> bool:
+    """Whether torchrun, or what acts like it, has started this process as a rank.
+
+    What a rank of this package's own worlds starts has not been.
+
+    >>> is_launched({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "29500"})
+    True
+    """
+    launched = {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= set(environment)
+    return launched and environment.get(WORLD, "") != environment.get("MASTER_PORT")
+
+
 def threads_of(ranks: int, cores: int) -> int:
     """Threads of each of so many ranks that share a machine.
 

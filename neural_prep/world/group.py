@@ -43,6 +43,7 @@ class World:
         size: Number of ranks.
         device: The rank's GPU where every rank has one, else the CPU.
         group: The process group of all ranks.
+        store: Their key-value store, which works whatever state the process group is in.
     """
 
     rank: int
@@ -50,6 +51,7 @@ class World:
     device: torch.device
 
     group: ProcessGroup = field(repr=False)
+    store: Store = field(repr=False)
 
     def barrier(self) -> None:
         """Returns once every rank is here."""
@@ -80,16 +82,17 @@ def open_world(store: Store, rank: int, size: int, *, name: str, patience: timed
     if device.type == "cuda":
         torch.cuda.set_device(device)
     _count_point_to_point()
+    store = PrefixStore(name, store)
     dist.init_process_group(
         backend,
-        store=PrefixStore(name, store),
+        store=store,
         rank=rank,
         world_size=size,
         timeout=patience,
         device_id=device if device.type == "cuda" else None,
     )
     assert dist.group.WORLD is not None
-    return World(rank, size, device, dist.group.WORLD)
+    return World(rank, size, device, dist.group.WORLD, store)
 
 
 def open_lone_world() -> World:

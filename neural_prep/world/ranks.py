@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import re
+import signal
 import socket
 import subprocess
 import sys
@@ -24,6 +26,11 @@ from neural_prep.world.nursery import Ended, RankSpec, Ready
 _IMPORTING = 120.0  # seconds until torch must be imported
 _LOST = "the process that forks ranks was killed"
 _BURIAL = 5.0  # seconds from the end of a rank's connection to the word of its end
+_LOST_PEER = re.compile(
+    r"(closed|reset) by peer|broken pipe|connection (was |is )?(refused|lost|closed|aborted)"
+    r"|pair closure|DistNetworkError|remote process exited|ncclRemoteError|socket (is )?closed",
+    re.IGNORECASE,
+)
 _START = (
     "import json, sys; handle, sys.path[:], prepare, arguments = json.loads(sys.argv[1]); "
     "from neural_prep.world.nursery import serve; serve(handle, prepare, arguments)"
@@ -274,3 +281,28 @@ class Ranks:
             self._nursery.listen()
         self.gone[rank] = self._nursery.ended[key]
         return Gone(rank, self.gone[rank])
+
+
+def ending(status: int | None) -> str:
+    """How a process with this status ended.
+
+    >>> ending(1), ending(-11)
+    ('ended with exit code 1', 'was killed by SIGSEGV')
+    """
+    if status is None:
+        return "is gone"
+    if status >= 0:
+        return f"ended with exit code {status}"
+    try:
+        return f"was killed by {signal.Signals(-status).name}"
+    except ValueError:  # a real-time signal
+        return f"was killed by signal {-status}"
+
+
+def is_of_lost_peer(text: str) -> bool:
+    """Whether this is the error of a collective whose peer is gone: another rank's is the matter.
+
+    >>> is_of_lost_peer("RuntimeError: Connection closed by peer [127.0.0.1]:22439")
+    True
+    """
+    return _LOST_PEER.search(text) is not None

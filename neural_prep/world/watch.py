@@ -20,10 +20,11 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
 from typing import Any
 
-# Files between a rank's start and a test's body.
+# Files between a rank's start and a test's body, or a check's function.
 _ON_THE_WAY = (
     *("/_pytest/", "/pluggy/", "/pytest/__main__.py"),
-    *("/neural_prep/testing/", "/neural_prep/world/nursery.py"),
+    *("/neural_prep/testing/", "/neural_prep/checks/", "/neural_prep/cli.py"),
+    "/neural_prep/world/nursery.py",
 )
 _LIBRARIES = (
     *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib")),
