@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from neural_prep.sharding.broadcast import broadcast_layout, broadcast_piece, broadcast_shape
+from neural_prep.sharding.broadcast import broadcast_piece, broadcast_pieces
 from neural_prep.sharding.registry import has_function, name_of, sharded, sharded_alike
 from neural_prep.sharding.shard_tensor import ShardTensor, from_local, map_tensors, refusal
 
@@ -60,14 +60,14 @@ _NAMES = (
 def elementwise(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Any function of which each element of the result needs those at its place alone."""
     tensors: list[Tensor] = []
-    map_tensors(tensors.append, [list(args), kwargs])
-    shape = broadcast_shape(tensors)
-    layout = broadcast_layout(tensors, shape)
+    map_tensors(tensors.append, [args, kwargs])
+    pieces, layout = broadcast_pieces(tensors)
+    in_order = iter(pieces)
 
-    def piece(tensor: Tensor) -> Tensor:
-        return broadcast_piece(tensor, shape, layout)
+    def piece(_: Tensor) -> Tensor:
+        return next(in_order)
 
-    result = function(*map_tensors(piece, list(args)), **map_tensors(piece, kwargs))
+    result = function(*map_tensors(piece, args), **map_tensors(piece, kwargs))
     return map_tensors(lambda local: from_local(local, layout), result)
 
 
