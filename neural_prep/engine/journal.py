@@ -15,7 +15,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
@@ -29,6 +29,7 @@ from neural_prep.engine.locking import NAME as LOCK
 from neural_prep.engine.locking import lock_folder
 from neural_prep.engine.plan import Block, digest
 from neural_prep.engine.records import (
+    DamagedError,
     HeaderError,
     Scan,
     pack_header,
@@ -45,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 _SYNC = 5.0  # seconds between flushes to disk: what a node that loses power may lose
 _SUFFIX = ".blocks"
-_NAME = re.compile(r"start(\d+)-")
+_NAME = re.compile(r"start(\d+)-.*" + re.escape(_SUFFIX))
 _ABOUT = "run.json"
 _REMEDY = "choose another output.dir, remove that folder, or drop it with --output.resume never"
 
@@ -115,7 +116,7 @@ class Journal:
             InputError: if they are another run's.
         """
         # Where a block is in two files, that of the later start holds.
-        paths = sorted(self.folder.glob(f"*{_SUFFIX}"))
+        paths = self._paths()
         file = [np.full(length, -1, np.int64) for length in self.lengths]
         place = [np.zeros(length, np.int64) for length in self.lengths]
         damaged = []
@@ -133,8 +134,14 @@ class Journal:
 
     def discard(self) -> None:
         """Removes earlier starts' files."""
-        for path in self.folder.glob(f"*{_SUFFIX}"):
-            path.unlink()
+        try:
+            for path in self._paths():
+                path.unlink()
+        except OSError as error:
+            raise InputError(
+                f"output.resume: never, but {path} cannot be removed "
+                f"({os.strerror(error.errno or 0)}); remove it, or choose another output.dir"
+            ) from error
 
     def begin(self, start: int, rank: int) -> None:
         """Says which start and rank writes; its file is made with its first block."""
@@ -201,8 +208,9 @@ class Journal:
             if self.keep:
                 self._compact()
             else:
-                for path in sorted(self.folder.iterdir(), key=lambda path: path.name == LOCK):
-                    path.unlink()  # the lock last: the next run may begin then
+                # Its own files alone, the lock last: the next run may begin then.
+                for path in (*self._paths(), self.folder / _ABOUT, self.folder / LOCK):
+                    path.unlink(missing_ok=True)
         except OSError as error:
             what = "made smaller" if self.keep else "removed"
             remedy = "" if self.keep else "; remove it, or the next run goes on from it"
@@ -214,6 +222,10 @@ class Journal:
         if not self.keep:
             with contextlib.suppress(OSError):  # another run may have begun there
                 self.folder.rmdir()
+
+    def _paths(self) -> list[Path]:
+        """The journal's files of records, in the order of starts; what else is there stays."""
+        return sorted(path for path in self.folder.iterdir() if _NAME.fullmatch(path.name))
 
     def _compact(self) -> None:
         """Brings the newest record of each block into one file, and removes all others."""
@@ -236,9 +248,11 @@ class Journal:
         Raises:
             InputError: if it is another run's.
         """
-        with path.open("rb") as file:
+        with _opened(path) as file:
             try:
                 run = read_header(file)
+            except DamagedError:
+                return Scan(damage=0)
             except HeaderError as error:
                 raise InputError(f"{path} is {error}; {_REMEDY}") from None
             if run is None:
@@ -274,8 +288,27 @@ class Journal:
         return file
 
 
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """A file of an earlier start.
+
+    Raises:
+        InputError: if it cannot be read.
+    """
+    try:
+        if not path.is_file():  # a pipe would be waited for
+            raise OSError(errno.EINVAL, "it is no file")
+        with path.open("rb") as file:
+            yield file
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be read ({error.strerror}): make it readable, or remove it, and its "
+            "blocks are read again"
+        ) from error
+
+
 def _next_start(names: Sequence[str]) -> int:
-    return 1 + max((int(found[1]) for name in names if (found := _NAME.match(name))), default=0)
+    return 1 + max((int(found[1]) for name in names if (found := _NAME.fullmatch(name))), default=0)
 
 
 def _write(file: FileIO, content: bytes) -> None:

@@ -24,7 +24,10 @@ _GRACE = 4.0  # seconds that a rank has to end by itself once another has failed
 _MESSAGE = 4_000_000  # bytes; torch's server refuses more than 8 MiB at once
 _FAILED, _BYTES, _BLOCKS, _LINES = "failed", "bytes", "blocks", "lines"
 _LOST_IN = ("by peer", "connectFullMesh failed")  # gloo's words, the latter's while ranks meet
-LOST = "the connection to another rank is lost: it was killed, or its node is gone"
+LOST = (
+    "the connection to another rank is lost: it was killed, or its node is gone; "
+    "start again to continue"
+)
 
 
 class PeerFailedError(Exception):

@@ -24,6 +24,7 @@ from neural_prep.engine.options import DataOptions, check_lags
 from neural_prep.errors import InputError
 
 _DONE, _FAILED, _WRONG_INPUT = 0, 1, 2
+_MOST_RANKS = 1_000_000  # each has a plan of its own to count
 _IGNORED = ("trainer", "output", "seed_everything")
 _RATE = re.compile(r"(\d+(?:\.\d*)?(?:e\d+)?) ?([kMGT]?)B?(?:/s)?", re.IGNORECASE)
 _PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
@@ -74,8 +75,11 @@ def _plan(config: Any) -> None:
     data = DataOptions(**config.data)
     per_node = count_ranks(config.trainer.devices)
     nodes = config.trainer.num_nodes
-    if nodes < 1:
-        raise InputError(f"trainer.num_nodes: {nodes} is too small; expected at least 1")
+    if not 1 <= nodes * per_node <= _MOST_RANKS:
+        raise InputError(
+            f"trainer.num_nodes: {nodes} of {per_node} ranks each is no number of nodes; expected "
+            f"at least 1, and {_MOST_RANKS:,} ranks at most"
+        )
     rate = parse_rate(config.rate)
     plan = data.open(check_lags(config.model.lags))
     found = forecast(
@@ -129,7 +133,7 @@ def _parser() -> ArgumentParser:
     return parser
 
 
-def count_ranks(devices: int | str | Sequence[int]) -> int:
+def count_ranks(devices: int | str | Sequence[int] | None) -> int:
     """Ranks on each node, as Lightning counts them on CPUs.
 
     Raises:
@@ -138,12 +142,16 @@ def count_ranks(devices: int | str | Sequence[int]) -> int:
     >>> [count_ranks(devices) for devices in ("auto", 4, "4", [0, 1])]
     [1, 4, 4, 2]
     """
-    if isinstance(devices, str):
+    if devices is None:
+        count = 0
+    elif isinstance(devices, str):
         count = 1 if devices == "auto" else int(devices) if devices.isdecimal() else 0
     else:
         count = devices if isinstance(devices, int) else len(devices)
-    if count < 1:
-        raise InputError(f"trainer.devices: {devices!r} is no number of ranks; expected at least 1")
+    if not 1 <= count <= _MOST_RANKS:
+        raise InputError(
+            f"trainer.devices: {devices!r} is no number of ranks; expected 1 to {_MOST_RANKS:,}"
+        )
     return count
 
 

@@ -26,10 +26,10 @@ _MOMENTS = 8
 
 
 class HeaderError(Exception):
-    """A file begins with something else than what this version writes."""
+    """A file is another version's."""
 
 
-class _DamagedError(Exception):
+class DamagedError(Exception):
     """Something else stands where a record should."""
 
 
@@ -55,7 +55,8 @@ def read_header(file: BinaryIO) -> str | None:
     """The run that a file is of; None for one that ends before it says so.
 
     Raises:
-        HeaderError: if it is no such file, or another version's.
+        DamagedError: if it begins with something else.
+        HeaderError: if it is another version's.
     """
     line = file.readline()
     if not line.endswith(b"\n"):
@@ -63,8 +64,8 @@ def read_header(file: BinaryIO) -> str | None:
     try:
         header = json.loads(line)
         schema, run = str(header["schema"]), str(header.get("run"))
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise HeaderError("no journal of neural-prep") from None
+    except (ValueError, KeyError, TypeError):
+        raise DamagedError from None
     if schema != SCHEMA:
         raise HeaderError(f"{schema}, not {SCHEMA}: another version's")
     return run
@@ -91,7 +92,7 @@ def scan_records(file: BinaryIO, shapes: Sequence[tuple[int, int]]) -> Scan:
         while found := _read(file, shapes):
             records.append((found[0], begin))
             begin = file.tell()
-    except _DamagedError:
+    except DamagedError:
         return Scan(records, begin)
     return Scan(records)
 
@@ -113,7 +114,7 @@ def read_record(
         file.seek(begin)
         try:
             return _read(file, shapes)
-        except _DamagedError:
+        except DamagedError:
             return None
 
 
@@ -121,19 +122,19 @@ def _read(file: BinaryIO, shapes: Sequence[tuple[int, int]]) -> tuple[Block, byt
     """The next record; None where the file ends in it: what was torn is at the end.
 
     Raises:
-        _DamagedError: if it is no record.
+        DamagedError: if it is no record.
     """
     frame = file.read(_FRAME.size)
     if len(frame) < _FRAME.size:
         return None
     checksum, series, index, kinds, variables, stamp = _FRAME.unpack(frame)
     if series >= len(shapes) or (kinds, variables) != tuple(shapes[series]):
-        raise _DamagedError
+        raise DamagedError
     size = record_size((kinds, variables)) - _FRAME.size
     body = file.read(size)
     if len(body) < size:
         return None
     if zlib.crc32(body, zlib.crc32(frame[4:])) != checksum:
-        raise _DamagedError
+        raise DamagedError
     record = np.frombuffer(bytearray(body), np.float64).reshape(_MOMENTS, kinds, variables)
     return (series, index), stamp, record

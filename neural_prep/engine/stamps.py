@@ -11,9 +11,11 @@ import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from stat import S_ISDIR
 from types import MappingProxyType
 
 from neural_prep.data.source import Series
+from neural_prep.errors import InputError
 
 STAMP_SIZE = 16  # bytes of a digest
 
@@ -43,6 +45,9 @@ def take_stamp(series: Series, block: int, lag: int, known: Mapping[str, State] 
         block: Its index.
         lag: The longest lag, which may need steps of earlier blocks.
         known: Files' states from before they were read, which hold instead of newer ones.
+
+    Raises:
+        InputError: if a folder stands where a file should.
     """
     files = {path: known.get(path) or _state(path) for path in series.paths(block, lag)}
     digest = hashlib.blake2b(series.describe(block, lag), digest_size=STAMP_SIZE)
@@ -56,4 +61,6 @@ def _state(path: str) -> State:
         status = os.stat(path)
     except OSError as error:  # what it means is for whoever reads the file to say
         return _UNREADABLE, error.errno or 0
+    if S_ISDIR(status.st_mode):  # some readers take it for nothing at all
+        raise InputError(f"{path} is a folder; expected a file: write that part of the store again")
     return status.st_size, status.st_mtime_ns

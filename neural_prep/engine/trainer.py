@@ -15,6 +15,7 @@ from lightning.pytorch.strategies import DDPStrategy
 
 from neural_prep.engine.datamodule import StatsDataModule
 from neural_prep.engine.launcher import RankLauncher
+from neural_prep.engine.planning import count_ranks
 from neural_prep.engine.slurm import TaskEnvironment, check_tasks
 from neural_prep.errors import InputError
 from neural_prep.world.slurm import find_step
@@ -77,6 +78,20 @@ def check_flags(flags: Mapping[str, Any]) -> None:
         )
     if device_kind(flags) == "gpu":
         _check_gpu(flags["accelerator"])
+    else:
+        _check_cpus(flags.get("devices", "auto"))
+    nodes = flags.get("num_nodes", 1)
+    if nodes < 1:
+        raise InputError(f"trainer.num_nodes: {nodes} is no number of nodes; expected at least 1")
+
+
+def _check_cpus(devices: Any) -> None:
+    """Raises unless this is a number of ranks; GPUs may be listed."""
+    if isinstance(devices, list) or "," in str(devices):
+        raise InputError(
+            f"trainer.devices: {devices!r} is a list, as of GPUs; on CPUs give a number of ranks"
+        )
+    count_ranks(devices)
 
 
 def device_kind(flags: Mapping[str, Any]) -> str:

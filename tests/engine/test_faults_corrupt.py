@@ -202,3 +202,18 @@ def test_a_result_without_corrupt_chunks_has_no_list(write_samples, read_result,
     args = [*arguments(root, tmp_path / "out"), "--data.split", "train"]
     assert run_stats([*args, "--data.corrupt", "missing"]) == 0
     assert "corrupt" not in read_result(tmp_path / "out")["source"]
+
+
+@pytest.mark.parametrize("corrupt", ["fail", "missing"])
+@pytest.mark.parametrize("decoder", ["zarr", "zarrs"])
+def test_a_folder_in_place_of_a_chunk_is_an_error(forks, store, tmp_path, corrupt, decoder):
+    copied = tmp_path / "store"
+    shutil.copytree(store, copied)
+    chunk = copied / "state/c/3/0/0"
+    chunk.unlink()
+    chunk.mkdir()
+    options = ("--data.corrupt", corrupt, "--data.decoder", decoder)
+    ended = forks.run("--data.path", copied, *options, "--output.dir", tmp_path / "out")
+    assert ended.status == 2
+    (line,) = [line for line in ended.err.splitlines() if line.startswith("neural-prep: ")]
+    assert line.startswith(f"neural-prep: {chunk} is a folder; expected a file")

@@ -57,6 +57,9 @@ def insert(records, what, skip=0):
         pytest.param(cut(5, 3), 5, None, id="cut in a frame"),
         pytest.param(cut(0, -1), 0, None, id="cut in the header"),
         pytest.param(lambda content: b"", 0, None, id="empty"),
+        pytest.param(lambda content: b"\xff" + content[1:], 0, 0, id="a wrong byte in the header"),
+        pytest.param(lambda content: b"[1]\n", 0, 0, id="another file"),
+        pytest.param(lambda content: b"x" * 9000 + b"\n", 0, 0, id="a text"),
         pytest.param(insert(2, b"\0", skip=1), 2, 2, id="a wrong byte"),
         pytest.param(insert(2, os.urandom(99)), 2, 2, id="garbage in the middle"),
         pytest.param(insert(2, b"", skip=50), 2, 2, id="a hole"),
@@ -71,7 +74,7 @@ def test_a_damaged_journal(journal, said_of, read_result, tmp_path, change, done
     ended = again(ranks=2)
     assert (ended.status, said_of(ended)) == (0, (done, BLOCKS, 0) if done else None), ended.err
     lines = [line for line in ended.err.splitlines() if line.startswith("warning: ")]
-    at = header_of(content) + (damaged or 0) * RECORD
+    at = header_of(content) + damaged * RECORD if damaged else 0
     said = f"warning: {path} is damaged at byte {at}; the blocks behind it are read again"
     assert lines == ([] if damaged is None else [said])
     assert read_result(tmp_path / "out") == before
@@ -93,11 +96,8 @@ def test_a_block_that_is_there_twice(journal, said_of, tmp_path):
         ({"schema": "neural-prep/journal/1", "covered": {}}, "neural-prep/journal/1, not "),
         ({"schema": "neural-prep/journal/99"}, "neural-prep/journal/99, not "),
         ({"schema": "neural-prep/statistics/1"}, "neural-prep/statistics/1, not "),
-        ({}, "no journal of neural-prep"),
-        ([1], "no journal of neural-prep"),
-        ("x" * 9000, "no journal of neural-prep"),
     ],
-    ids=["older", "newer", "another file", "no schema", "a list", "a text"],
+    ids=["older", "newer", "another file"],
 )
 def test_a_journal_that_cannot_be_read(journal, said_of, header, said):
     path, again = journal
@@ -110,6 +110,34 @@ def test_a_journal_that_cannot_be_read(journal, said_of, header, said):
     assert line.endswith(REMEDY)
     ended = again("--output.resume", "never")
     assert (ended.status, said_of(ended)) == (0, None)
+
+
+@pytest.mark.parametrize("keep", ["true", "false"])
+def test_what_is_not_the_journal_s_stays(journal, said_of, keep):
+    path, again = journal
+    foreign = [path.with_name(name) for name in ("diary.txt", "hosts.blocks", "start.blocks")]
+    for other in foreign:
+        other.write_text("mine")
+    for resume in ("auto", "never"):
+        ended = again("--output.resume", resume, "--output.keep_blocks", keep)
+        assert ended.status == 0, ended.err
+        assert [other.read_text() for other in foreign] == ["mine"] * 3
+    left = {found.name for found in path.parent.iterdir()} - {other.name for other in foreign}
+    assert bool(left) == (keep == "true")
+
+
+def test_a_file_that_cannot_be_read(journal):
+    path, again = journal
+    path.unlink()
+    for make, said in [(path.mkdir, "it is no file"), (partial(os.mkfifo, path), "it is no file")]:
+        make()
+        ended = again()
+        assert (ended.status, ended.err) == (
+            2,
+            f"neural-prep: {path} cannot be read ({said}): make it readable, or remove it, and its "
+            "blocks are read again\n",
+        )
+        path.rmdir() if path.is_dir() else path.unlink()
 
 
 def test_another_run_of_which_nothing_is_known(journal):

@@ -212,6 +212,17 @@ def test_a_shard_without_its_index(sharded, read):
     assert [chunk.first for chunk in bad] == [f"2020-01-01T{hour:02}:00" for hour in (0, 6, 12, 18)]
 
 
+@pytest.mark.parametrize("decoder", ["zarr", "zarrs"])
+def test_an_empty_shard(sharded, read, decoder):
+    # zarr takes a shard of no bytes for one without chunks, which would be missing without a word.
+    spoil(sharded, "t/c/0/0/1", empty)
+    found, bad = read(sharded, decoder=decoder)
+    np.testing.assert_array_equal(found, expected(values(), np.s_[:4, :, 5:]))
+    assert {chunk.chunk for chunk in bad} == {"t/c/0/0/1"}
+    with pytest.raises(InputError, match=r"chunk t/c/0/0/1 is corrupt \(it is empty\)"):
+        read(sharded, corrupt="fail", decoder=decoder)
+
+
 def test_earlier_steps_for_a_lag_are_as_bad_as_their_chunk(write):
     path = write()
     spoil(path, KEYS[3], half)

@@ -5,7 +5,9 @@ Of a shard whose index can be read, only those of its inner chunks are bad that 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 
 from neural_prep.data.chunked.arrays import DataArray
 from neural_prep.data.chunked.codecs import UNKNOWN_CODEC, codec_missing
+from neural_prep.data.chunked.files import chunk_files
 from neural_prep.data.retry import FetchError, reason_of
 from neural_prep.errors import InputError, ReadError
 from neural_prep.stats.corrupt import CorruptChunk
@@ -55,6 +58,7 @@ def read_region(data: DataArray, region: Region, *, lenient: bool) -> Found:
     """
     try:
         try:
+            _check_shards(data, region)
             return Found(np.asarray(data.stored.array[region]), np.zeros(0, np.bool_))
         except _OTHER_ERRORS:
             raise
@@ -84,6 +88,16 @@ def _read_chunks(data: DataArray, region: Region, lenient: bool) -> Found:
         lost[inside] = True
         corrupt[found] = None
     return Found(values, lost, tuple(corrupt))
+
+
+def _check_shards(data: DataArray, region: Region) -> None:
+    """Raises if a shard's file is empty, which zarr takes for a shard without chunks."""
+    if data.stored.array.shards is None:
+        return
+    for path in chunk_files(data.stored, [region]):
+        with suppress(OSError):
+            if os.stat(path).st_size == 0:
+                raise ValueError("it is empty")
 
 
 def _explicit(data: DataArray, region: Region) -> Region:

@@ -45,9 +45,16 @@ class RetryingStore(WrapperStore[Store]):
     async def get(
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
-        """One object; None where there is none."""
+        """One object; None where there is none.
+
+        Raises:
+            ValueError: if it is empty: some codecs take that for a chunk without values.
+        """
         try:
-            return await self._request(key, self._store.get, key, prototype, byte_range)
+            found = await self._request(key, self._store.get, key, prototype, byte_range)
+            if found is not None and not len(found):
+                raise ValueError("it is empty")
+            return found
         except FetchError as error:
             if not error.denied or key.rpartition("/")[2] not in _METADATA:
                 raise

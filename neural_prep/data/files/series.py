@@ -292,7 +292,10 @@ def _map(path: Path) -> NDArray[np.generic]:
         size = path.stat().st_size
         reason = textwrap.shorten(str(error), 120)
         if "mmap length" in reason:
-            reason = "it is cut off: its header announces more"
+            raise InputError(
+                f"{path} of {size} bytes is cut off: its header announces more; write it again or "
+                "remove it, or count its steps as missing with data.corrupt: missing"
+            ) from error
         raise InputError(
             f"{path} of {size} bytes is no whole .npy file of numbers ({reason}); write it again "
             "or remove it"
