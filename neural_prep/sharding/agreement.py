@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
+
+from neural_prep.sharding.layout import Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +117,32 @@ def check_pieces(name: str, calls: Sequence[Call], sizes: Sequence[int]) -> int:
                 f"is {size} of {list(sizes)}"
             )
     return dim
+
+
+def check_from_local(local: Tensor, layout: Layout) -> None:
+    """Raises unless all ranks' pieces fit the one layout that all of them give."""
+    mesh = layout.mesh
+    mine = (tuple(local.shape), local.dtype, layout.cuts, tuple(mesh.get_coordinate() or ()))
+    found: list[Any] = [mine]
+    for axis in range(mesh.ndim):
+        lists: list[Any] = [None] * mesh.size(axis)
+        dist.all_gather_object(lists, found, mesh.get_group(axis))
+        found = [each for part in lists for each in part]
+    _, dtype, cuts, _ = found[0]
+    shape = layout.global_shape(found[0][0])
+    for piece, its_dtype, its_cuts, place in found:
+        if (its_dtype, its_cuts) != (dtype, cuts):
+            raise ValueError(
+                f"from_local: the rank at {place} of the mesh gives {its_dtype} and {its_cuts}, "
+                f"the first {dtype} and {cuts}; expected the same"
+            )
+        expected = list(shape)
+        for axis, cut in layout.cut_axes():
+            if cut.dim >= len(shape):
+                raise ValueError(f"from_local: dim {cut.dim} is cut, but pieces are {list(piece)}")
+            expected[cut.dim] = cut.sizes[place[axis]]
+        if list(piece) != expected:
+            raise ValueError(
+                f"from_local: the rank at {place} of the mesh gives a piece of {list(piece)}; "
+                f"expected {expected}"
+            )

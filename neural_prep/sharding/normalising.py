@@ -13,14 +13,10 @@ from neural_prep.sharding.adjoint import connected
 from neural_prep.sharding.layout import Layout
 from neural_prep.sharding.operands import operand
 from neural_prep.sharding.reduction import Reduction
+from neural_prep.sharding.refusal import refusal
 from neural_prep.sharding.registry import name_of
-from neural_prep.sharding.shard_tensor import (
-    ShardTensor,
-    from_local,
-    map_tensors,
-    refusal,
-    shards_in,
-)
+from neural_prep.sharding.shard_tensor import ShardTensor, from_local, shards_in
+from neural_prep.sharding.trees import map_tensors
 
 
 class _Like(NamedTuple):

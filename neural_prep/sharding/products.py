@@ -19,13 +19,9 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from neural_prep.sharding.layout import Cut, Layout
 from neural_prep.sharding.operands import operand, reduce_over
-from neural_prep.sharding.shard_tensor import (
-    ShardTensor,
-    from_local,
-    map_tensors,
-    refusal,
-    shards_in,
-)
+from neural_prep.sharding.refusal import refusal
+from neural_prep.sharding.shard_tensor import ShardTensor, from_local, shards_in
+from neural_prep.sharding.trees import map_tensors
 
 Label = int | str
 Labels = Sequence[Label]

@@ -17,15 +17,10 @@ from torch import Tensor
 from neural_prep.sharding.adjoint import enter, gather
 from neural_prep.sharding.layout import Layout
 from neural_prep.sharding.operands import reduce_over
+from neural_prep.sharding.refusal import refusal
 from neural_prep.sharding.registry import Version, name_of, sharded_alike
-from neural_prep.sharding.shard_tensor import (
-    ShardTensor,
-    from_local,
-    map_tensors,
-    refusal,
-    shards_in,
-    to_local,
-)
+from neural_prep.sharding.shard_tensor import ShardTensor, from_local, shards_in, to_local
+from neural_prep.sharding.trees import map_tensors
 
 _NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim"}  # torch takes NumPy's names too
 _ADDED_IN = {torch.float16: torch.float32, torch.bfloat16: torch.float32}

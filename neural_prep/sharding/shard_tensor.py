@@ -17,17 +17,19 @@ from copy import deepcopy
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from neural_prep.sharding.adjoint import apply, split
+from neural_prep.sharding.agreement import check_from_local
 from neural_prep.sharding.in_place import check_fit, check_leaf, is_in_place, out_of_place
 from neural_prep.sharding.layout import Layout
 from neural_prep.sharding.names import METADATA, VALUES, is_view
 from neural_prep.sharding.redistribute import relayout
+from neural_prep.sharding.refusal import refusal
 from neural_prep.sharding.registry import Version, is_always_sharded, name_of, version_of
 from neural_prep.sharding.saving import load, save
+from neural_prep.sharding.trees import map_tensors
 
 
 class ShardTensor(Tensor):
@@ -68,7 +70,7 @@ class ShardTensor(Tensor):
         Raises:
             ValueError: on all ranks, if a piece does not fit the layout, or ranks disagree.
         """
-        _check_pieces(local, layout)
+        check_from_local(local, layout)
         return from_local(local, layout)
 
     @classmethod
@@ -279,27 +281,6 @@ def shards_in(tree: Any) -> Iterator[ShardTensor]:
             yield from shards_in(each)
 
 
-def map_tensors(change: Callable[[Tensor], Any], tree: Any) -> Any:
-    """The same arguments or results with each tensor changed."""
-    if isinstance(tree, Tensor):
-        return change(tree)
-    if isinstance(tree, list | tuple):
-        changed = [map_tensors(change, each) for each in tree]
-        if hasattr(tree, "_fields"):  # a named tuple
-            return type(tree)(*changed)
-        return type(tree)(changed)  # torch's own named results take a sequence too
-    if isinstance(tree, dict):
-        return {key: map_tensors(change, each) for key, each in tree.items()}
-    return tree
-
-
-def refusal(name: str, layout: Layout, why: str = "has no sharded version") -> NotImplementedError:
-    """What to raise, on every rank alike, for what would not be right."""
-    return NotImplementedError(
-        f"{name} of a tensor that is {layout} {why}; redistribute it, or compute with x.full()"
-    )
-
-
 class _FromLocal(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, local: Tensor, layout: Layout) -> ShardTensor:
@@ -452,32 +433,3 @@ def _load(*saved: Any) -> ShardTensor:
 
 # So that `torch.load` reads it by default, with `weights_only`.
 torch.serialization.add_safe_globals([_load])
-
-
-def _check_pieces(local: Tensor, layout: Layout) -> None:
-    """Compares all ranks' pieces and layouts."""
-    mesh = layout.mesh
-    mine = (tuple(local.shape), local.dtype, layout.cuts, tuple(mesh.get_coordinate() or ()))
-    found: list[Any] = [mine]
-    for axis in range(mesh.ndim):
-        lists: list[Any] = [None] * mesh.size(axis)
-        dist.all_gather_object(lists, found, mesh.get_group(axis))
-        found = [each for part in lists for each in part]
-    _, dtype, cuts, _ = found[0]
-    shape = layout.global_shape(found[0][0])
-    for piece, its_dtype, its_cuts, place in found:
-        if (its_dtype, its_cuts) != (dtype, cuts):
-            raise ValueError(
-                f"from_local: the rank at {place} of the mesh gives {its_dtype} and {its_cuts}, "
-                f"the first {dtype} and {cuts}; expected the same"
-            )
-        expected = list(shape)
-        for axis, cut in layout.cut_axes():
-            if cut.dim >= len(shape):
-                raise ValueError(f"from_local: dim {cut.dim} is cut, but pieces are {list(piece)}")
-            expected[cut.dim] = cut.sizes[place[axis]]
-        if list(piece) != expected:
-            raise ValueError(
-                f"from_local: the rank at {place} of the mesh gives a piece of {list(piece)}; "
-                f"expected {expected}"
-            )

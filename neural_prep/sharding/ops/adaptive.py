@@ -17,9 +17,10 @@ from neural_prep.sharding.adjoint import connected, gather
 from neural_prep.sharding.halo import fetch
 from neural_prep.sharding.layout import Cut, Layout
 from neural_prep.sharding.parts import Parts, Table, plan_parts, table_of
+from neural_prep.sharding.refusal import refusal
 from neural_prep.sharding.registry import name_of, sharded_alike
 from neural_prep.sharding.rehearsal import rehearse
-from neural_prep.sharding.shard_tensor import ShardTensor, from_local, refusal, to_local
+from neural_prep.sharding.shard_tensor import ShardTensor, from_local, to_local
 
 _DIMS = (1, 2, 3)
 _SUMMED_IN = {torch.float16: torch.float32, torch.bfloat16: torch.float32}

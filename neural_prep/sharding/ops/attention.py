@@ -17,9 +17,10 @@ from torch import Tensor
 from neural_prep.sharding.layout import Cut, split_sizes
 from neural_prep.sharding.operands import operand
 from neural_prep.sharding.products import Division, Label, Labels, raise_as_torch, sizes_of
+from neural_prep.sharding.refusal import refusal
 from neural_prep.sharding.registry import sharded
 from neural_prep.sharding.ring import Ring, attend, scores_of
-from neural_prep.sharding.shard_tensor import ShardTensor, from_local, refusal, shards_in
+from neural_prep.sharding.shard_tensor import ShardTensor, from_local, shards_in
 
 _HEADS = -1  # the last batch label
 _Part = tuple[Label, tuple[int, ...]] | None

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import _engine_run_backward
 
+from neural_prep.sharding.refusal import refusal
 from neural_prep.sharding.registry import sharded
-from neural_prep.sharding.shard_tensor import refusal, shards_in
+from neural_prep.sharding.shard_tensor import shards_in
 
 
 @sharded(torch.Tensor.backward, always=True)

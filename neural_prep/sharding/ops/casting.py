@@ -9,14 +9,10 @@ import torch
 from torch import Tensor
 
 from neural_prep.sharding.layout import Layout
+from neural_prep.sharding.refusal import refusal
 from neural_prep.sharding.registry import has_function, name_of, sharded, sharded_alike
-from neural_prep.sharding.shard_tensor import (
-    ShardTensor,
-    from_local,
-    map_tensors,
-    refusal,
-    to_local,
-)
+from neural_prep.sharding.shard_tensor import ShardTensor, from_local, to_local
+from neural_prep.sharding.trees import map_tensors
 
 _CASTS = (
     "to type_as double float half bfloat16 int long short char byte bool cfloat cdouble chalf cpu "

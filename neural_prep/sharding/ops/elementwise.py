@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from neural_prep.sharding.broadcast import broadcast_piece, broadcast_pieces
+from neural_prep.sharding.refusal import refusal
 from neural_prep.sharding.registry import has_function, name_of, sharded, sharded_alike
-from neural_prep.sharding.shard_tensor import ShardTensor, from_local, map_tensors, refusal
+from neural_prep.sharding.shard_tensor import ShardTensor, from_local
+from neural_prep.sharding.trees import map_tensors
 
 _UNARY = (
     "abs absolute acos acosh angle arccos arccosh arcsin arcsinh arctan arctanh asin asinh atan "

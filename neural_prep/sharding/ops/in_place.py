@@ -13,14 +13,10 @@ from torch import Tensor
 
 from neural_prep.sharding.broadcast import broadcast_piece
 from neural_prep.sharding.layout import Cut, Layout
+from neural_prep.sharding.refusal import refusal
 from neural_prep.sharding.registry import sharded
-from neural_prep.sharding.shard_tensor import (
-    ShardTensor,
-    from_local,
-    map_tensors,
-    refusal,
-    to_local,
-)
+from neural_prep.sharding.shard_tensor import ShardTensor, from_local, to_local
+from neural_prep.sharding.trees import map_tensors
 
 
 @sharded("zero_", always=True)

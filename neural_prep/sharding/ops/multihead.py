@@ -18,15 +18,10 @@ from neural_prep.sharding.operands import layout_of
 from neural_prep.sharding.ops.attention import attention, attention_and_weights, plan_attention
 from neural_prep.sharding.ops.linear import linear
 from neural_prep.sharding.products import raise_as_torch, refuse_options
+from neural_prep.sharding.refusal import refusal
 from neural_prep.sharding.registry import sharded
-from neural_prep.sharding.shard_tensor import (
-    ShardTensor,
-    from_local,
-    map_tensors,
-    refusal,
-    shards_in,
-    to_local,
-)
+from neural_prep.sharding.shard_tensor import ShardTensor, from_local, shards_in, to_local
+from neural_prep.sharding.trees import map_tensors
 
 
 @sharded("multi_head_attention_forward", random=True)

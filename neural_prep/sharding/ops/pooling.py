@@ -17,9 +17,10 @@ from neural_prep.sharding.pooled import (
     fetch_windows,
     global_indices,
 )
+from neural_prep.sharding.refusal import refusal
 from neural_prep.sharding.registry import name_of, sharded_alike
 from neural_prep.sharding.rehearsal import rehearse
-from neural_prep.sharding.shard_tensor import ShardTensor, from_local, refusal, to_local
+from neural_prep.sharding.shard_tensor import ShardTensor, from_local, to_local
 from neural_prep.sharding.windows import Plan
 
 _DIMS = (1, 2, 3)

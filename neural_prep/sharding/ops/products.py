@@ -10,7 +10,8 @@ from torch import Tensor
 
 from neural_prep.sharding.extremes import extreme
 from neural_prep.sharding.reduction import Dims, Reduction, reducing, summed_in
-from neural_prep.sharding.shard_tensor import ShardTensor, refusal
+from neural_prep.sharding.refusal import refusal
+from neural_prep.sharding.shard_tensor import ShardTensor
 
 Function = Callable[..., Any]
 

@@ -15,15 +15,10 @@ from torch import Tensor
 
 from neural_prep.sharding.broadcast import broadcast_piece
 from neural_prep.sharding.random import draw_seed, normal, uniform
+from neural_prep.sharding.refusal import refusal
 from neural_prep.sharding.registry import has_function, name_of, sharded, sharded_alike
-from neural_prep.sharding.shard_tensor import (
-    ShardTensor,
-    from_local,
-    map_tensors,
-    refusal,
-    shards_in,
-    to_local,
-)
+from neural_prep.sharding.shard_tensor import ShardTensor, from_local, shards_in, to_local
+from neural_prep.sharding.trees import map_tensors
 
 _REFUSED = (
     "poisson multinomial binomial gumbel_softmax normal exponential_ geometric_ cauchy_ "

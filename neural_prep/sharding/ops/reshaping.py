@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from neural_prep.sharding.layout import Layout
+from neural_prep.sharding.refusal import refusal
 from neural_prep.sharding.registry import sharded, sharded_alike
 from neural_prep.sharding.reshaping import full_shape, plan_reshape
-from neural_prep.sharding.shard_tensor import ShardTensor, from_local, refusal, to_local
+from neural_prep.sharding.shard_tensor import ShardTensor, from_local, to_local
 
 
 @sharded("reshape")

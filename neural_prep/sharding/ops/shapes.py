@@ -12,8 +12,9 @@ from torch import Tensor
 from neural_prep.sharding.broadcast import broadcast_shape
 from neural_prep.sharding.halo import Fetch, fetch, plan_fetch
 from neural_prep.sharding.layout import Cut, Layout
+from neural_prep.sharding.refusal import refusal
 from neural_prep.sharding.registry import name_of, sharded, sharded_alike
-from neural_prep.sharding.shard_tensor import ShardTensor, from_local, refusal, to_local
+from neural_prep.sharding.shard_tensor import ShardTensor, from_local, to_local
 
 _PERMUTATIONS = "permute transpose swapaxes swapdims movedim moveaxis t adjoint T mT H mH"
 
