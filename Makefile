@@ -21,7 +21,7 @@ stats: $(CORE)  ## Statistics of the example data set, into stats/meps_example.
 	$(BIN)/neural-prep stats --config configs/meps.yaml
 
 test: $(DEV)  ## Every test; those of sharded layers on 1, 2, 3 and 4 ranks.
-	$(BIN)/pytest --multigpu-all $(PYTEST_ARGS)
+	$(BIN)/pytest --multigpu-all --nproc-per-node 2 $(PYTEST_ARGS)
 ifeq ($(PYTEST_ARGS),)
 	for ranks in 1 3 4; do \
 	  $(BIN)/pytest tests/sharding --multigpu-static --nproc-per-node $$ranks || exit; \

@@ -165,6 +165,7 @@ def _check_refusal(expected: str, sharded: Twin, outcome: Outcome) -> None:
         sharded.function(*sharded.args, **sharded.kwargs)
     except Exception as error:
         if name in (kind.__name__ for kind in type(error).__mro__):
+            outcome.same["message"] = ((), str(error))
             return
         outcome.trace = _trace_of(error)
         outcome.differences.append(f"raises {_in_a_line(error)}, expected {expected}")

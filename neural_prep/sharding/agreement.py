@@ -28,18 +28,28 @@ class Call:
     ends: tuple[int, int] = (0, -1)
     root: int = 0
     halo: tuple[int, int, str] = (0, 0, "none")
+    mode: str = ""
+    requires_grad: bool = False
 
 
 def compare(
     name: str, tensor: Tensor, dim: int, group: ProcessGroup | None, **what: object
 ) -> list[Call]:
     """All ranks' calls, in order of ranks."""
+    what["requires_grad"] = tensor.requires_grad and torch.is_grad_enabled()
     mine = Call(name, tuple(tensor.shape), tensor.dtype, dim, **what)  # type: ignore[arg-type]
     calls: list[Call | None] = [None] * dist.get_world_size(group)
     dist.all_gather_object(calls, mine, group)
     found = [call for call in calls if call is not None]
     check_agreement(name, found, "name", "dim")
     return found
+
+
+def taking_part(tensor: Tensor, calls: Sequence[Call]) -> Tensor:
+    """The tensor, with a gradient if any rank's has one: all take part in backward, or none."""
+    if tensor.requires_grad or not any(call.requires_grad for call in calls):
+        return tensor
+    return tensor.detach().requires_grad_()
 
 
 def check_agreement(name: str, calls: Sequence[Call], *what: str) -> None:
@@ -119,18 +129,23 @@ def check_pieces(name: str, calls: Sequence[Call], sizes: Sequence[int]) -> int:
     return dim
 
 
-def check_from_local(local: Tensor, layout: Layout) -> None:
-    """Raises unless all ranks' pieces fit the one layout that all of them give."""
+def agree_on_pieces(local: Tensor, layout: Layout) -> Tensor:
+    """This rank's piece, with a gradient if any rank's has one.
+
+    Raises:
+        ValueError: on all ranks, unless all pieces fit the one layout that all of them give.
+    """
     mesh = layout.mesh
-    mine = (tuple(local.shape), local.dtype, layout.cuts, tuple(mesh.get_coordinate() or ()))
+    place, graph = tuple(mesh.get_coordinate() or ()), local.requires_grad
+    mine = (tuple(local.shape), local.dtype, layout.cuts, place, graph)
     found: list[Any] = [mine]
     for axis in range(mesh.ndim):
         lists: list[Any] = [None] * mesh.size(axis)
         dist.all_gather_object(lists, found, mesh.get_group(axis))
         found = [each for part in lists for each in part]
-    _, dtype, cuts, _ = found[0]
+    _, dtype, cuts, _, _ = found[0]
     shape = layout.global_shape(found[0][0])
-    for piece, its_dtype, its_cuts, place in found:
+    for piece, its_dtype, its_cuts, place, _ in found:
         if (its_dtype, its_cuts) != (dtype, cuts):
             raise ValueError(
                 f"from_local: the rank at {place} of the mesh gives {its_dtype} and {its_cuts}, "
@@ -146,3 +161,6 @@ def check_from_local(local: Tensor, layout: Layout) -> None:
                 f"from_local: the rank at {place} of the mesh gives a piece of {list(piece)}; "
                 f"expected {expected}"
             )
+    if any(graph for *_, graph in found) and not local.requires_grad:
+        return local.detach().requires_grad_()
+    return local

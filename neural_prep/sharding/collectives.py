@@ -9,7 +9,7 @@ integers and booleans go forward only.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.distributed as dist
@@ -26,12 +26,13 @@ from neural_prep.sharding.agreement import (
     check_total,
     compare,
     dim_of,
+    taking_part,
 )
 from neural_prep.sharding.halo import FILL, fetch, plan_fetch
 from neural_prep.sharding.transport import sum_rows
 
 Edge = Literal["none", "zeros", "circular"]
-_EDGES = ("none", "zeros", "circular")
+_EDGES = get_args(Edge)
 
 
 def scatter_v(
@@ -65,6 +66,7 @@ def scatter_v(
     dim = dim_of("scatter_v", found, src)
     check_count("scatter_v", sizes, ranks)
     check_total("scatter_v", found, src, dim, sum(sizes))
+    tensor = taking_part(tensor, found)
     mine = tensor if rank == src else _nothing_of(tensor, source.shape, dim)
     send = sizes if rank == src else [0] * ranks
     receive = [sizes[rank] if r == src else 0 for r in range(ranks)]
@@ -101,7 +103,7 @@ def gather_v(
     dim = check_pieces("gather_v", found, sizes)
     send = [sizes[rank] if r == dst else 0 for r in range(ranks)]
     receive = sizes if rank == dst else [0] * ranks
-    return exchange(tensor, send, receive, dim, group)
+    return exchange(taking_part(tensor, found), send, receive, dim, group)
 
 
 def all_gather_v(
@@ -124,7 +126,7 @@ def all_gather_v(
     found = compare("all_gather_v", tensor, dim, group, sizes=tuple(sizes))
     check_agreement("all_gather_v", found, "sizes", "dtype")
     dim = check_pieces("all_gather_v", found, sizes)
-    ranks, own = len(found), tensor.shape[dim]
+    ranks, own, tensor = len(found), tensor.shape[dim], taking_part(tensor, found)
     return exchange(torch.cat([tensor] * ranks, dim), [own] * ranks, sizes, dim, group)
 
 
@@ -153,7 +155,7 @@ def reduce_scatter_v(
     dim = dim_of("reduce_scatter_v", found, rank)
     check_count("reduce_scatter_v", sizes, ranks)
     check_total("reduce_scatter_v", found, rank, dim, sum(sizes))
-    own = sizes[rank]
+    own, tensor = sizes[rank], taking_part(tensor, found)
     pieces = exchange(tensor, sizes, [own] * ranks, dim, group).movedim(dim, 0)
     return sum_rows(pieces.reshape(ranks, own, *pieces.shape[1:])).movedim(0, dim)
 
@@ -174,10 +176,11 @@ def all_reduce_v(
     Raises:
         ValueError: on all ranks, if shapes differ; or if `backward` is neither.
     """
+    found = compare("all_reduce_v", tensor, 0, group, mode=backward)
+    check_agreement("all_reduce_v", found, "shape", "dtype", "mode")
     if backward not in ("sum", "identity"):
         raise ValueError(f"all_reduce_v: backward is {backward!r}; expected 'sum' or 'identity'")
-    found = compare("all_reduce_v", tensor, 0, group)
-    check_agreement("all_reduce_v", found, "shape", "dtype")
+    tensor = taking_part(tensor, found)
     return sum_over(tensor, group) if backward == "sum" else reduce(tensor, group)
 
 
@@ -218,7 +221,7 @@ def all_to_all_v(
                     f"{name}: rank {i} sends {sender.sizes[j]} to rank {j}, which expects "
                     f"{receiver.received[i]} from it"
                 )
-    return exchange(tensor, send_sizes, recv_sizes, dim, group)
+    return exchange(taking_part(tensor, found), send_sizes, recv_sizes, dim, group)
 
 
 def indexed_all_to_all_v(
@@ -274,7 +277,7 @@ def indexed_all_to_all_v(
                 f"{each.ends[0] if each.ends[0] < 0 else each.ends[1]}; expected 0 to "
                 f"{each.shape[dim] - 1}"
             )
-    chosen = tensor.index_select(dim, joined.to(tensor.device))
+    chosen = taking_part(tensor, found).index_select(dim, joined.to(tensor.device))
     return exchange(chosen, sizes[rank], [row[rank] for row in sizes], dim, group)
 
 
@@ -321,7 +324,8 @@ def halo_exchange(
     for rank, size in enumerate(sizes):
         start = sum(sizes[:rank])
         wanted.append(_within(torch.arange(start - before, start + size + after), sizes, edge))
-    return fetch(tensor, plan_fetch(sizes, wanted, dist.get_rank(group)), dim, group)
+    plan = plan_fetch(sizes, wanted, dist.get_rank(group))
+    return fetch(taking_part(tensor, found), plan, dim, group)
 
 
 def _within(indices: Tensor, sizes: Sequence[int], edge: Edge) -> Tensor:

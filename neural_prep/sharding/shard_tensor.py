@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from neural_prep.sharding.adjoint import apply, split
-from neural_prep.sharding.agreement import check_from_local
+from neural_prep.sharding.agreement import agree_on_pieces
 from neural_prep.sharding.in_place import check_fit, check_leaf, is_in_place, out_of_place
 from neural_prep.sharding.layout import Layout
 from neural_prep.sharding.names import METADATA, VALUES, is_view
@@ -70,8 +70,7 @@ class ShardTensor(Tensor):
         Raises:
             ValueError: on all ranks, if a piece does not fit the layout, or ranks disagree.
         """
-        check_from_local(local, layout)
-        return from_local(local, layout)
+        return from_local(agree_on_pieces(local, layout), layout)
 
     @classmethod
     def scatter(  # type: ignore[override]  # of tensors it is another, rarely used function

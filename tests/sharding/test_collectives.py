@@ -332,3 +332,53 @@ def test_what_does_not_fit_is_told_on_all_ranks(world, call, said):
 def test_mistakes_that_all_ranks_make(world, call, said):
     with pytest.raises(ValueError, match=said):
         call(world.size)
+
+
+# Each collective over a group of n ranks.
+PART = {
+    "scatter_v": lambda x, n, group: scatter_v(x, [2 * n] + [0] * (n - 1), 0, n - 1, group),
+    "gather_v": lambda x, n, group: gather_v(x, [2 * n] * n, 0, n - 1, group),
+    "all_gather_v": lambda x, n, group: all_gather_v(x, [2 * n] * n, 0, group),
+    "reduce_scatter_v": lambda x, n, group: reduce_scatter_v(x, [0] * (n - 1) + [2 * n], 0, group),
+    "all_reduce_v": lambda x, n, group: all_reduce_v(x, group),
+    "all_to_all_v": lambda x, n, group: all_to_all_v(x, [2] * n, [2] * n, 0, group),
+    "indexed_all_to_all_v": lambda x, n, group: indexed_all_to_all_v(
+        x, [[1, 0, 1]] * n, [[3] * n] * n, 0, group
+    ),
+    "halo_exchange": lambda x, n, group: halo_exchange(x, 3, 1, 0, "circular", group),
+}
+
+
+@pytest.mark.parametrize("name", PART)
+def test_adjoints_in_a_part_of_the_world(world, name):
+    group = dist.new_group(list(range(1, world.size))) if world.size > 1 else dist.group.WORLD
+    if world.rank == 0 < world.size - 1:
+        return
+    size = dist.get_world_size(group)
+    tensor = random(world, [2 * size, 3]).requires_grad_()
+    result = PART[name](tensor, size, group)
+    upstream = random(world, result.shape)
+    (gradient,) = torch.autograd.grad(result, tensor, upstream)
+    left = sum(everybody((upstream * result.detach()).sum(), group))
+    right = sum(everybody((gradient * tensor.detach()).sum(), group))
+    assert abs(left - right) <= 1e-12 * max(1, abs(left))
+
+
+def test_second_derivatives_of_an_all_reduce_that_counts_once(world):
+    tensor = random(world, [4]).requires_grad_()
+    total = all_reduce_v(tensor, backward="identity")
+    (gradient,) = torch.autograd.grad((total**3).sum(), tensor, create_graph=True)
+    (second,) = torch.autograd.grad(gradient.sum(), tensor)
+    # The gradient is a summand of every rank's own: all of them depend on this rank's tensor.
+    torch.testing.assert_close(second, 6 * total.detach() * world.size)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_ranks_of_which_one_alone_requires_a_gradient(world, name):
+    # The others take part in backward all the same: nobody waits for them.
+    operation, size = operations(world, UNEVEN, 0)[name]
+    tensor = random(world, size).requires_grad_(world.rank == world.size - 1)
+    result = operation(tensor)
+    assert result.requires_grad
+    result.sum().backward()
+    assert (tensor.grad is not None) == tensor.requires_grad

@@ -90,3 +90,13 @@ def test_layouts_that_are_of_something_else(distributed_mesh, distributed_mesh_2
         shard.redistribute(Layout.of(distributed_mesh, (9, 4, 6), {"domain": 0}))
     with pytest.raises(ValueError, match="dim 3"):
         shard.redistribute(Layout.of(distributed_mesh, (5, 4, 6, 2), {"domain": 3}))
+
+
+def test_pieces_of_which_one_alone_requires_a_gradient(distributed_mesh):
+    rank, ranks = distributed_mesh.get_local_rank(), distributed_mesh.size()
+    local = torch.ones(2, 3, requires_grad=rank == 0)
+    layout = Layout.of(distributed_mesh, (2 * ranks, 3), {"domain": 0})
+    shard = ShardTensor.from_local(local, layout)
+    assert shard.requires_grad
+    (shard * 2.0).sum().backward()
+    assert rank or torch.equal(local.grad, torch.full((2, 3), 2.0))

@@ -1,0 +1,49 @@
+"""Right or refused: every alias of what is there, and the same clear refusal of what is not."""
+
+import pytest
+import torch
+
+from neural_prep.sharding import ShardTensor
+from neural_prep.sharding.registry import aliases, version_of
+
+FAMILIES = {
+    "convolution": "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d pad",
+    "pooling": "max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d "
+    "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d "
+    "adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d",
+    "normalisation": "layer_norm group_norm instance_norm batch_norm rms_norm",
+    "attention": "scaled_dot_product_attention multi_head_attention_forward",
+    "linear algebra": "linear bilinear matmul mm bmm mv dot einsum embedding",
+    "reductions": "sum mean var std amax amin norm vector_norm prod logsumexp argmax argmin all "
+    "any",
+    "shapes": "view reshape flatten unflatten permute transpose squeeze unsqueeze expand repeat "
+    "unbind",
+    "elementwise": "add sub mul div pow exp log sin tanh sigmoid relu gelu silu where clamp "
+    "maximum minimum eq lt logical_and dropout bernoulli rand_like",
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_alias_has_a_sharded_version(family):
+    for name in FAMILIES[family].split():
+        assert all(version_of(function) is not None for function in aliases(name)), name
+
+
+@pytest.mark.multigpu_static
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("linalg_svd", torch.linalg.svd),
+        ("linalg_inv", torch.linalg.inv),
+        ("sort", torch.sort),
+        ("cumsum", lambda x: torch.cumsum(x, 1)),
+        ("softmax", lambda x: torch.softmax(x, 1)),
+        ("median", torch.median),
+    ],
+)
+def test_a_refusal_names_the_operation_and_the_cut(distributed_mesh, name, call):
+    x = ShardTensor.scatter(torch.rand(4, 4), distributed_mesh, {"domain": 1})
+    with pytest.raises(
+        NotImplementedError, match=f"^{name} of a tensor that is cut dim 1 along dom"
+    ):
+        call(x)
