@@ -23,7 +23,6 @@ from neural_prep.sharding.shard_tensor import ShardTensor, from_local, shards_in
 from neural_prep.sharding.trees import map_tensors
 
 _NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim"}  # torch takes NumPy's names too
-_ADDED_IN = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 Dims = int | Sequence[int] | None
 
@@ -158,11 +157,6 @@ def result_dtype(
     result = function(*small_args, **small)
     first = result if isinstance(result, Tensor) else result[0]
     return first.dtype
-
-
-def summed_in(dtype: torch.dtype) -> torch.dtype:
-    """What sums of a dtype are formed in."""
-    return _ADDED_IN.get(dtype, dtype)
 
 
 def _small(tensor: Tensor) -> Tensor:

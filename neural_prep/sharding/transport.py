@@ -18,6 +18,15 @@ from torch.distributed import ProcessGroup
 _SUMMED_IN = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 
+def summed_in(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which numbers of another are added up.
+
+    >>> summed_in(torch.bfloat16), summed_in(torch.float64)
+    (torch.float32, torch.float64)
+    """
+    return _SUMMED_IN.get(dtype, dtype)
+
+
 def move(
     pieces: Tensor, send: Sequence[int], receive: Sequence[int], group: ProcessGroup | None
 ) -> Tensor:
@@ -81,7 +90,7 @@ def add_up(tensor: Tensor, group: ProcessGroup | None) -> Tensor:
         return tensor.clone()
     if tensor.dtype == torch.bool:
         return add_up(tensor.to(torch.uint8), group) > 0
-    total = tensor.to(_SUMMED_IN.get(tensor.dtype, tensor.dtype), copy=True)
+    total = tensor.to(summed_in(tensor.dtype), copy=True)
     if total.is_complex():
         dist.all_reduce(torch.view_as_real(total), group=group)
     else:

@@ -21,9 +21,9 @@ from neural_prep.sharding.refusal import refusal
 from neural_prep.sharding.registry import name_of, sharded_alike
 from neural_prep.sharding.rehearsal import rehearse
 from neural_prep.sharding.shard_tensor import ShardTensor, from_local, to_local
+from neural_prep.sharding.transport import summed_in
 
 _DIMS = (1, 2, 3)
-_SUMMED_IN = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 
 @sharded_alike(*(f"adaptive_avg_pool{count}d" for count in _DIMS))
@@ -41,7 +41,7 @@ def _adaptive_avg_pool(
     for _, cut in layout.cut_axes():
         target[cut.dim] = local.shape[cut.dim]
     local = connected(target, local, local) if 0 in target else function(local, target[first:])
-    local = local.to(_SUMMED_IN.get(dtype, dtype))
+    local = local.to(summed_in(dtype))
     for axis, cut in layout.cut_axes():
         if cut.dim >= first:
             parts = plan_parts(cut.sizes, shape[cut.dim], layout.rank(axis))

@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 from torch import Tensor
 
+from neural_prep.sharding.contractions import Division, Label, Labels, raise_as_torch, sizes_of
 from neural_prep.sharding.layout import Cut, split_sizes
 from neural_prep.sharding.operands import operand
-from neural_prep.sharding.products import Division, Label, Labels, raise_as_torch, sizes_of
 from neural_prep.sharding.refusal import refusal
 from neural_prep.sharding.registry import sharded
 from neural_prep.sharding.ring import Ring, attend, scores_of

@@ -22,10 +22,11 @@ from neural_prep.sharding.normalising import (
 )
 from neural_prep.sharding.operands import layout_of
 from neural_prep.sharding.redistribute import relayout
-from neural_prep.sharding.reduction import Reduction, summed_in
+from neural_prep.sharding.reduction import Reduction
 from neural_prep.sharding.refusal import refusal
 from neural_prep.sharding.registry import sharded_alike
 from neural_prep.sharding.shard_tensor import ShardTensor, from_local, to_local
+from neural_prep.sharding.transport import summed_in
 
 Running = tuple[Tensor | None, Tensor | None]
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from neural_prep.sharding.products import product, raise_as_torch
+from neural_prep.sharding.contractions import product, raise_as_torch
 from neural_prep.sharding.registry import sharded
 from neural_prep.sharding.shard_tensor import ShardTensor
 

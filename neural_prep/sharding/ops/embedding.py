@@ -9,8 +9,14 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 from torch import Tensor
 
+from neural_prep.sharding.contractions import (
+    Division,
+    Labels,
+    divide,
+    raise_as_torch,
+    refuse_options,
+)
 from neural_prep.sharding.operands import operand, reduce_over
-from neural_prep.sharding.products import Division, Labels, divide, raise_as_torch, refuse_options
 from neural_prep.sharding.registry import sharded_alike
 from neural_prep.sharding.shard_tensor import ShardTensor, from_local, shards_in, to_local
 from neural_prep.sharding.transport import greatest

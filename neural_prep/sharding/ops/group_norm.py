@@ -16,9 +16,10 @@ from neural_prep.sharding.normalising import (
     on_piece,
     scaled_by_channel,
 )
-from neural_prep.sharding.reduction import Reduction, summed_in
+from neural_prep.sharding.reduction import Reduction
 from neural_prep.sharding.registry import sharded
 from neural_prep.sharding.shard_tensor import ShardTensor, from_local
+from neural_prep.sharding.transport import summed_in
 
 
 @dataclass(frozen=True, slots=True)

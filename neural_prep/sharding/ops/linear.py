@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 from torch import Tensor
 
-from neural_prep.sharding.layout import Layout
-from neural_prep.sharding.products import (
+from neural_prep.sharding.contractions import (
     Labels,
     divide,
     plus,
@@ -18,6 +17,7 @@ from neural_prep.sharding.products import (
     raise_as_torch,
     refuse_options,
 )
+from neural_prep.sharding.layout import Layout
 from neural_prep.sharding.registry import name_of, sharded, sharded_alike
 from neural_prep.sharding.shard_tensor import ShardTensor, from_local, shards_in
 

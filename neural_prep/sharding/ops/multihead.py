@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 from torch import Tensor
 
+from neural_prep.sharding.contractions import raise_as_torch, refuse_options
 from neural_prep.sharding.layout import Cut, Layout, split_sizes
 from neural_prep.sharding.operands import layout_of
 from neural_prep.sharding.ops.attention import attention, attention_and_weights, plan_attention
 from neural_prep.sharding.ops.linear import linear
-from neural_prep.sharding.products import raise_as_torch, refuse_options
 from neural_prep.sharding.refusal import refusal
 from neural_prep.sharding.registry import sharded
 from neural_prep.sharding.shard_tensor import ShardTensor, from_local, shards_in, to_local

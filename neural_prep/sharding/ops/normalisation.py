@@ -14,9 +14,10 @@ from torch import Tensor
 
 from neural_prep.sharding.normalising import checked, on_piece, standardised
 from neural_prep.sharding.operands import operand
-from neural_prep.sharding.reduction import Reduction, summed_in
+from neural_prep.sharding.reduction import Reduction
 from neural_prep.sharding.registry import sharded
 from neural_prep.sharding.shard_tensor import ShardTensor, from_local
+from neural_prep.sharding.transport import summed_in
 
 
 @sharded("layer_norm")

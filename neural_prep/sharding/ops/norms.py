@@ -10,10 +10,11 @@ from torch import Tensor
 
 from neural_prep.sharding.adjoint import connected
 from neural_prep.sharding.extremes import extreme, shared, without_gradient
-from neural_prep.sharding.reduction import Dims, Reduction, reducing, summed_in
+from neural_prep.sharding.reduction import Dims, Reduction, reducing
 from neural_prep.sharding.refusal import refusal
 from neural_prep.sharding.roots import root
 from neural_prep.sharding.shard_tensor import ShardTensor, from_local
+from neural_prep.sharding.transport import summed_in
 
 Function = Callable[..., Any]
 

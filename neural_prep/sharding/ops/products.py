@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from neural_prep.sharding.extremes import extreme
-from neural_prep.sharding.reduction import Dims, Reduction, reducing, summed_in
+from neural_prep.sharding.reduction import Dims, Reduction, reducing
 from neural_prep.sharding.refusal import refusal
 from neural_prep.sharding.shard_tensor import ShardTensor
+from neural_prep.sharding.transport import summed_in
 
 Function = Callable[..., Any]
 

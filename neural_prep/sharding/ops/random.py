@@ -18,7 +18,6 @@ from neural_prep.sharding.random import draw_seed, normal, uniform
 from neural_prep.sharding.refusal import refusal
 from neural_prep.sharding.registry import has_function, name_of, sharded, sharded_alike
 from neural_prep.sharding.shard_tensor import ShardTensor, from_local, shards_in, to_local
-from neural_prep.sharding.trees import map_tensors
 
 _REFUSED = (
     "poisson multinomial binomial gumbel_softmax normal exponential_ geometric_ cauchy_ "
@@ -125,21 +124,6 @@ def refuse(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """What draws random numbers otherwise."""
     layout = next(shards_in((args, kwargs))).sharding
     raise refusal(name_of(function), layout, "would draw other numbers on every rank")
-
-
-@sharded_alike("lstm", "gru", "rnn_tanh", "rnn_relu", always=True)
-def recurrent(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Recurrent layers on replicated values, unless they draw dropout's numbers themselves."""
-    shards = list(shards_in((args, kwargs)))
-    layout = next((s.sharding for s in shards if not s.sharding.is_replicated), shards[0].sharding)
-    # Positions 5 and 6 are dropout and train, whether the input is packed or not.
-    if args[5] > 0.0 and args[6]:
-        why = "with dropout would draw other numbers on every rank"
-        raise refusal(name_of(function), layout, why)
-    if not layout.is_replicated:
-        raise refusal(name_of(function), layout)
-    results = function(*map_tensors(to_local, list(args)))
-    return map_tensors(lambda tensor: from_local(tensor, layout), results)
 
 
 def _options(

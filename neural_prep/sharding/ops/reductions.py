@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from neural_prep.sharding.reduction import Dims, Reduction, reducing, summed_in
+from neural_prep.sharding.reduction import Dims, Reduction, reducing
 from neural_prep.sharding.registry import name_of
 from neural_prep.sharding.roots import root
 from neural_prep.sharding.shard_tensor import ShardTensor
+from neural_prep.sharding.transport import summed_in
 
 Function = Callable[..., Any]
 
