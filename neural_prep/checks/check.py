@@ -181,6 +181,8 @@ def _compare_outputs(
     if list(ones) != list(others):
         outcome.differences.append(f"has {_listed(others)}, expected {_listed(ones)}")
         return []
+    if not any(isinstance(one, Tensor) for one in ones.values()):
+        outcome.differences.append("returns no tensor, so that there is nothing to compare")
     roots = []
     for name, one in ones.items():
         other = others[name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,8 +30,8 @@ def check_numbers(values: Mapping[str, Any], where: str = "") -> None:
     if not ranks or min(ranks) < 1 or len(set(ranks)) < len(ranks):
         raise InputError(f"{prefix}ranks: found {list(ranks)}, expected numbers of ranks")
     for key in ("rtol", "atol"):
-        if not values.get(key, 0.0) >= 0.0:
-            raise InputError(f"{prefix}{key}: found {values[key]}, expected 0 or more")
+        if not 0.0 <= values.get(key, 0.0) < math.inf:
+            raise InputError(f"{prefix}{key}: found {values[key]}, expected a number from 0")
 
 
 def check_exception(name: str) -> None:

@@ -144,6 +144,10 @@ def agree_on_pieces(local: Tensor, layout: Layout) -> Tensor:
         dist.all_gather_object(lists, found, mesh.get_group(axis))
         found = [each for part in lists for each in part]
     _, dtype, cuts, _, _ = found[0]
+    for _, cut in layout.cut_axes():
+        if any(cut.dim >= len(piece) for piece, *_ in found):
+            pieces = [list(piece) for piece, *_ in found]
+            raise ValueError(f"from_local: dim {cut.dim} is cut, but pieces are {pieces}")
     shape = layout.global_shape(found[0][0])
     for piece, its_dtype, its_cuts, place, _ in found:
         if (its_dtype, its_cuts) != (dtype, cuts):
@@ -153,8 +157,6 @@ def agree_on_pieces(local: Tensor, layout: Layout) -> Tensor:
             )
         expected = list(shape)
         for axis, cut in layout.cut_axes():
-            if cut.dim >= len(shape):
-                raise ValueError(f"from_local: dim {cut.dim} is cut, but pieces are {list(piece)}")
             expected[cut.dim] = cut.sizes[place[axis]]
         if list(piece) != expected:
             raise ValueError(

@@ -97,6 +97,7 @@ def product(
     sizes = sizes_of(operands, labels)
     if sizes is None:
         raise_as_torch(compute, *operands)
+    _check_dtypes(operands)
     division = division or divide(operands, labels)
     work = division.work
     pieces = [
@@ -147,6 +148,15 @@ def sizes_of(operands: Sequence[Tensor], labels: Sequence[Labels]) -> dict[Label
     return sizes
 
 
+def _check_dtypes(operands: Sequence[Tensor]) -> None:
+    """Raises where torch would, but on all ranks: torch does not look at empty pieces."""
+    dtypes = list(dict.fromkeys(tensor.dtype for tensor in operands))
+    if len(dtypes) > 1 and not torch.is_autocast_enabled(operands[0].device.type):
+        raise RuntimeError(
+            f"expected all operands to have the same dtype, but got {', '.join(map(str, dtypes))}"
+        )
+
+
 def plus(result: ShardTensor, term: Tensor, beta: Any = 1, alpha: Any = 1) -> ShardTensor:
     """`beta * term + alpha * result`, once for all ranks; the term broadcasts to the result.
 
@@ -168,6 +178,8 @@ def plus(result: ShardTensor, term: Tensor, beta: Any = 1, alpha: Any = 1) -> Sh
     )
     piece = operand(term, target, layout)
     local = result.local
+    if torch.is_autocast_enabled(local.device.type):
+        piece = piece.to(local.dtype)
     scaled = local if alpha == 1 else alpha * local
     if beta == 0:
         # Keeps the term in the graph, with a gradient of zeros, as on one rank.

@@ -16,6 +16,7 @@ from neural_prep.sharding.reduction import Reduction
 from neural_prep.sharding.refusal import refusal
 from neural_prep.sharding.registry import name_of
 from neural_prep.sharding.shard_tensor import ShardTensor, from_local, shards_in
+from neural_prep.sharding.transport import summed_in
 from neural_prep.sharding.trees import map_tensors
 
 
@@ -43,11 +44,24 @@ def checked(
     if input.is_complex():
         layout = next(shards_in([input, *args])).sharding
         raise refusal(f"{name_of(function)} of complex numbers", layout)
+    _check_dtypes(function, input, *args)
     result = _result_dtype(function, *map_tensors(_Like.of, [input, *args]))
     if isinstance(input, ShardTensor):
         return input, result
     mesh = next(shards_in(args)).sharding.mesh
     return from_local(input, Layout.replicated(mesh)), result
+
+
+def _check_dtypes(function: Callable[..., Any], input: Tensor, *args: Any) -> None:
+    """Raises where torch would, but on all ranks: torch does not look at empty pieces."""
+    allowed = {input.dtype, summed_in(input.dtype)}
+    others = [each.dtype for each in args if isinstance(each, Tensor) and each.is_floating_point()]
+    autocast = torch.is_autocast_enabled(input.device.type)
+    for dtype in others if input.is_floating_point() and not autocast else ():
+        if dtype not in allowed:
+            raise RuntimeError(
+                f"{name_of(function)}: expected parameters of {input.dtype}, but got {dtype}"
+            )
 
 
 def on_piece(function: Callable[..., Tensor], local: Tensor, *args: Any) -> Tensor:

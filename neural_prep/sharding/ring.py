@@ -20,7 +20,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.distributed import ProcessGroup
 
 from neural_prep.sharding.adjoint import apply
@@ -125,8 +124,13 @@ class _Attend(torch.autograd.Function):
         return result
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        # Not torch's `once_differentiable`: it says nothing where the gradient needs none itself.
+        if torch.is_grad_enabled():
+            raise NotImplementedError(
+                "scaled_dot_product_attention of a cut tensor has one derivative, and create_graph "
+                "asks for more; compute with x.full()"
+            )
         ring: Ring = ctx.ring
         query, key, value, result, logarithm, *masks = ctx.saved_tensors
         work = logarithm.dtype

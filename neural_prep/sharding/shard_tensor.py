@@ -340,6 +340,8 @@ def _run(func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: dict[
     version = version_of(func)
     layouts = [shard.sharding for shard in shards_in((args, kwargs))]
     replicated = all(layout.is_replicated for layout in layouts)
+    if any(layout.mesh != layouts[0].mesh for layout in layouts[1:]):
+        raise ValueError(f"{name}: its tensors are of different meshes; bring them to one")
     if is_in_place(func, name, kwargs):
         own = version if name.endswith("_") else None  # not that of the function out of place
         return _run_in_place(func, name, own, args, kwargs, layouts)

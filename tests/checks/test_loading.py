@@ -185,7 +185,7 @@ def test_three_hundred_cases_take_less_than_3_s(make_cases):
         ),
         ({"dtype": "flaot64"}, "dtype: flaot64 is not a dtype; the nearest is float64"),
         ({"ranks": [0]}, "ranks: found [0], expected numbers of ranks"),
-        ({"rtol": -1.0}, "rtol: found -1.0, expected 0 or more"),
+        ({"rtol": -1.0}, "rtol: found -1.0, expected a number from 0"),
         (
             {"mesh": {"y": 2}, "ranks": [2, 3]},
             "mesh: {'y': 2} has 2 ranks, but ranks is [2, 3]; expected ranks: [2]",
@@ -220,6 +220,7 @@ def test_wrong_case(make_cases, case, message):
         ("cases: [}", " is no YAML: "),
         ("cases: [{name: a, name: b}]", ", line 1: key 'name' is given twice; keep one"),
         ("defaults: {dtpe: a}", ": defaults: dtpe is not a known key; the nearest is dtype"),
+        ("defaults: {rtol: .inf}", ": defaults: rtol: found inf, expected a number from 0"),
         ("defaults: {dtype: a}", ": defaults: dtype: a is not a dtype; the nearest is "),
         (
             "cases: [{name: a, function: torch.clone, inputs: [{shape: [1]}]}, "

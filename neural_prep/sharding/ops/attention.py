@@ -85,6 +85,9 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
 ) -> ShardTensor:
     """Attention; a query that is masked from all keys gets 0."""
+    if torch.is_autocast_enabled(query.device.type):
+        dtype = torch.get_autocast_dtype(query.device.type)
+        query, key, value = (each.to(dtype) for each in (query, key, value))
     masks = () if attn_mask is None else (attn_mask,)
     if dropout_p > 0:
         layout = next(shards_in((query, key, value, masks))).sharding

@@ -6,16 +6,18 @@ a cut dimension it has whole on every rank, and its gradient is summed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from neural_prep.sharding.broadcast import broadcast_piece, broadcast_pieces
+from neural_prep.sharding.layout import Layout
 from neural_prep.sharding.refusal import refusal
 from neural_prep.sharding.registry import has_function, name_of, sharded, sharded_alike
 from neural_prep.sharding.shard_tensor import ShardTensor, from_local
+from neural_prep.sharding.transport import add_up
 from neural_prep.sharding.trees import map_tensors
 
 _UNARY = (
@@ -52,6 +54,18 @@ _SPECIAL = (
     "psi round scaled_modified_bessel_k0 scaled_modified_bessel_k1 sinc spherical_bessel_j0 "
     "xlog1py xlogy zeta"
 )
+# Of integers these raise where the second operand, of `__r` ones the first, has a zero.
+_DIVISIONS = [
+    "div",
+    "divide",
+    "floor_divide",
+    "remainder",
+    "fmod",
+    "__floordiv__",
+    "__rfloordiv__",
+    "__mod__",
+    "__rmod__",
+]
 _NAMES = (
     *f"{_UNARY} {_BINARY} {_TERNARY} {_ACTIVATIONS}".split(),
     *(f"special_{name}" for name in _SPECIAL.split()),
@@ -69,8 +83,30 @@ def elementwise(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     def piece(_: Tensor) -> Tensor:
         return next(in_order)
 
-    result = function(*map_tensors(piece, args), **map_tensors(piece, kwargs))
+    values, named = list(map_tensors(piece, args)), map_tensors(piece, kwargs)
+    _check_divisor(name_of(function), values, named, layout)
+    result = function(*values, **named)
     return map_tensors(lambda local: from_local(local, layout), result)
+
+
+def _check_divisor(name: str, values: list[Any], named: Mapping[str, Any], layout: Layout) -> None:
+    """Raises on all ranks if integers are divided by a zero that some rank has."""
+    if name not in _DIVISIONS or (name in ("div", "divide") and not named.get("rounding_mode")):
+        return
+    pair = [*values, *(named[each] for each in ("other",) if each in named)]
+    if not all(_is_integer(each) for each in pair):
+        return
+    zeros = torch.as_tensor(pair[0 if name.startswith("__r") else 1] == 0).sum()
+    for axis, _ in layout.cut_axes():
+        zeros = add_up(zeros, layout.group(axis))
+    if int(zeros):
+        raise RuntimeError("ZeroDivisionError")
+
+
+def _is_integer(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return not (value.is_floating_point() or value.is_complex())
+    return isinstance(value, int)
 
 
 @sharded("positive", "__pos__", "resolve_conj", "resolve_neg")

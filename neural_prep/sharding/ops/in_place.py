@@ -91,8 +91,11 @@ def _whole(tensor: Tensor) -> Tensor:
 def _set_masked(input: ShardTensor, mask: Tensor, value: Any) -> None:
     if isinstance(value, Tensor) and value.numel() != 1:
         raise refusal("__setitem__", input.sharding, "by a mask takes one value only")
-    value = value.reshape(()) if isinstance(value, Tensor) else torch.tensor(value)
-    input.overwrite(torch.where(mask, value.to(input.dtype), input), "__setitem__")
+    if isinstance(value, Tensor):
+        value = value.reshape(()).to(input.dtype)
+    else:  # raises where it does not fit
+        value = torch.full((), value, dtype=input.dtype, device=input.device)
+    input.overwrite(torch.where(mask, value, input), "__setitem__")
 
 
 def _expanded(input: ShardTensor, index: Any) -> list[Any]:

@@ -27,6 +27,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> ShardTe
     """`input @ weight.T + bias`; the bias is added once, after sums over ranks."""
     if input.ndim == 0 or weight.ndim not in (1, 2):
         raise_as_torch(F.linear, input, weight, bias)
+    input = _sharded_if_none_is(input, weight, bias=bias)
     batch: list[int] = list(range(input.ndim - 1))
     rows = ["out"] * (weight.ndim - 1)
     labels: list[Labels] = [[*batch, "in"], [*rows, "in"]]
@@ -45,10 +46,19 @@ def bilinear(
     """`input1 @ weight @ input2` for each output feature, and the bias."""
     if input1.ndim == 0 or weight.ndim != 3:
         raise_as_torch(F.bilinear, input1, input2, weight, bias)
+    input1 = _sharded_if_none_is(input1, input2, weight, bias=bias)
     batch = [f"batch{dim}" for dim in range(input1.ndim - 1)]
     labels = [[*batch, "in1"], [*batch, "in2"], ["out", "in1", "in2"]]
     result = product(_bilinear, (input1, input2, weight), labels, [*batch, "out"])
     return result if bias is None else plus(result, bias)
+
+
+def _sharded_if_none_is(first: Tensor, *others: Tensor, bias: Tensor | None) -> Tensor:
+    """The first factor; where the bias alone is sharded, as what all ranks have of it."""
+    if next(shards_in((first, *others)), None) is not None:
+        return first
+    assert isinstance(bias, ShardTensor)
+    return from_local(first, Layout.replicated(bias.sharding.mesh))
 
 
 def _bilinear(input1: Tensor, input2: Tensor, weight: Tensor) -> Tensor:

@@ -25,6 +25,9 @@ def _pad(
 ) -> ShardTensor:
     """`(...)`, with `pad` for the last dimension first; negative padding cuts off."""
     shape, _ = rehearse(F.pad, input, pad, mode, value)
+    if mode == "circular" and min(pad) < 0 < max(pad):  # torch wraps what is left
+        cropped = _pad(input, [min(each, 0) for each in pad])
+        return _pad(cropped, [max(each, 0) for each in pad], mode)
     layout = result = input.sharding
     local, rest = to_local(input), list(pad)
     fill = 0.0 if value is None else value

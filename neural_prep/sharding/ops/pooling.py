@@ -49,6 +49,8 @@ def _max_pool(
     shape, _ = rehearse(
         pool, input, *options, pooling.padding, pooling.dilation, ceil_mode, return_indices=both
     )
+    if not input.is_floating_point():  # which torch's kernels take, and say only of whole pieces
+        raise refusal(name_of(function), input.sharding, "of integers is not sharded")
     _refuse_gaps(function, input, pooling)
     fetched = fetch_windows(input, shape, pooling, "alike", _lowest(input.dtype))
     local, layout = fetched.local, fetched.layout
