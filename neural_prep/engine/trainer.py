@@ -22,7 +22,8 @@ from neural_prep.world.slurm import find_step
 
 # Flags that change what is counted or its precision: the values that don't, and what to do.
 _REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
-    "limit_predict_batches": ((None, 1.0), "choose steps with data.start and data.end"),
+    # Not 1.0 either: whether 1, one batch, is parsed as 1.0, all of them, hangs on typing's caches.
+    "limit_predict_batches": ((None,), "choose steps with data.start and data.end"),
     "fast_dev_run": ((False, 0), "choose few steps with data.start and data.end"),
     "overfit_batches": ((0, 0.0), "choose steps with data.start and data.end"),
     "precision": ((None, "32-true", "32", 32), "sums are float64 whatever the data"),
@@ -58,7 +59,7 @@ def check_flags(flags: Mapping[str, Any]) -> None:
         InputError: naming the flag, its value and the remedy.
     """
     for name, (harmless, instead) in _REFUSED.items():
-        # Types count too: to Lightning, 1 is one batch and 1.0 all of them.
+        # Types count too: to Lightning, True is not 1.
         value = flags.get(name, harmless[0])
         if not any(value == each and type(value) is type(each) for each in harmless):
             raise InputError(

@@ -1,4 +1,4 @@
-"""Every shipped configuration is understood, key by key; only its placeholder path is wrong."""
+"""Every shipped configuration of a run is understood; only its placeholder path is wrong."""
 
 from pathlib import Path
 
@@ -6,7 +6,9 @@ import pytest
 
 from neural_prep.engine.command import run_stats
 
-CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
+FOLDER = Path(__file__).parents[2] / "configs"
+CASES = FOLDER / "sharded_layers.yaml"  # of `neural-prep check`; its own tests read it
+CONFIGS = sorted(path for path in FOLDER.glob("*.yaml") if path != CASES)
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.name)
