@@ -259,5 +259,8 @@ def test_a_test_takes_as_long_as_its_slowest_rank(run_static):
         "-vv",
     )
     durations = done.out.split("slowest 2 durations")[1]
-    found = re.findall(r"^(\d\.\d)\ds (\w+) +test_it.py::(\w+)$", durations, re.MULTILINE)
-    assert found == [("0.5", "call", "test_slow"), ("0.2", "setup", "test_slow")]
+    found = re.findall(r"^(\d+\.\d+)s (\w+) +test_it.py::(\w+)$", durations, re.MULTILINE)
+    taken = {what: float(seconds) for seconds, what, name in found if name == "test_slow"}
+    assert taken.keys() == {"call", "setup"}
+    assert taken["call"] >= 0.5
+    assert taken["setup"] >= 0.25
