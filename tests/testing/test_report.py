@@ -255,12 +255,10 @@ def test_a_test_takes_as_long_as_its_slowest_rank(run_static):
         def test_slow(slow):
             time.sleep(0.5 * RANK)
         """,
-        "--durations=2",
-        "-vv",
+        "--durations=0",
     )
-    durations = done.out.split("slowest 2 durations")[1]
+    durations = done.out.split("slowest durations")[1]
     found = re.findall(r"^(\d+\.\d+)s (\w+) +test_it.py::(\w+)$", durations, re.MULTILINE)
     taken = {what: float(seconds) for seconds, what, name in found if name == "test_slow"}
-    assert taken.keys() == {"call", "setup"}
     assert taken["call"] >= 0.5
     assert taken["setup"] >= 0.25
