@@ -87,6 +87,8 @@ class Rank:
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
         """Runs a test's phases as pytest's own hook would, whatever came of those before."""
         prepare(item)
+        # Skipped tests are not sent: one of them may have been the last of the module before.
+        item.session._setupstate.teardown_exact(item)
         item.session.shouldfail = item.session.shouldstop = False
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         runtestprotocol(item, nextitem=nextitem, log=True)

@@ -289,3 +289,32 @@ def test_the_help_lists_options_and_markers(run_here):
         *("@pytest.mark.multigpu_static(min_ranks", "@pytest.mark.multigpu_dynamic(world_size"),
     ):
         assert said in text
+
+
+def test_a_module_whose_last_tests_are_skipped_is_torn_down(run_static, pytester):
+    second = """
+        import pytest
+
+        @pytest.mark.multigpu_static
+        def test_next(world):
+            assert world.size == 2
+        """
+    pytester.makepyfile(test_second=second)
+    done = run_static(
+        """
+        @pytest.fixture(scope="module")
+        def held():
+            yield
+            print("let go")
+
+        def test_held(held): pass
+
+        @pytest.mark.multigpu_static(min_ranks=9)
+        def test_skipped(held): pass
+        """,
+        "test_it.py",
+        "test_second.py",
+    )
+    assert done.status == 0, done.out
+    assert set(done.outcomes.values()) == {"passed", "skipped"}
+    assert len(done.outcomes) == 3
