@@ -33,7 +33,7 @@ def _sum(
     return whole.finish(whole.add(part).to(result))
 
 
-@reducing("mean")
+@reducing("mean", "nanmean")
 def _mean(
     function: Function,
     result: torch.dtype,
@@ -45,25 +45,13 @@ def _mean(
     out: None = None,
 ) -> ShardTensor:
     whole = Reduction.of(input, dim, keepdim)
-    part = whole.local.sum(whole.dims, True, dtype=summed_in(result))
-    return whole.finish((whole.add(part) / whole.count).to(result))
-
-
-@reducing("nanmean")
-def _nanmean(
-    function: Function,
-    result: torch.dtype,
-    input: Tensor,
-    dim: Dims = None,
-    keepdim: bool = False,
-    *,
-    dtype: torch.dtype | None = None,
-    out: None = None,
-) -> ShardTensor:
-    whole = Reduction.of(input, dim, keepdim)
-    part = whole.local.nansum(whole.dims, True, dtype=summed_in(result))
-    present = (~whole.local.detach().isnan()).sum(whole.dims, True)
-    return whole.finish((whole.add(part) / whole.add(present)).to(result))
+    count: Tensor | int = whole.count
+    add_up = torch.sum
+    if name_of(function) == "nanmean":
+        count = whole.add((~whole.local.detach().isnan()).sum(whole.dims, True))
+        add_up = torch.nansum
+    part = add_up(whole.local, whole.dims, True, dtype=summed_in(result))
+    return whole.finish((whole.add(part) / count).to(result))
 
 
 @reducing("var", "std", "var_mean", "std_mean")
