@@ -207,8 +207,25 @@ def _parse(args: Sequence[str]) -> Any:
         return parser.parse_args(list(args))
     except ArgumentError as error:
         found = re.fullmatch(r"(\w+): (.*)", explain(error, {}))
-        line = f"--{found[1].replace('_', '-')}: {found[2]}" if found else explain(error, {})
+        line = explain(error, {})
+        if found is not None:
+            line = f"--{found[1].replace('_', '-')}: {_in_words(found[2])}"
         raise InputError(f"{line} (neural-prep check --help lists all options)") from error
+
+
+def _in_words(said: str) -> str:
+    """What jsonargparse says of a number that is none, in fewer words.
+
+    >>> _in_words("Not of type PositiveInt: 0 does not conform to restriction v>0")
+    'found 0, expected a whole number above 0'
+    >>> _in_words("Not of type PositiveFloat: could not convert string to float: 'x'")
+    'found x, expected a number above 0'
+    """
+    found = re.match(r"Not of type Positive(\w+): (?:(\S+) does not conform|.*: '(.*)')", said)
+    if found is None:
+        return said
+    kind = "whole number" if found[1] == "Int" else "number"
+    return f"found {found[2] or found[3]}, expected a {kind} above 0"
 
 
 def _parser() -> ArgumentParser:
@@ -223,7 +240,8 @@ def _parser() -> ArgumentParser:
     )
     parser.add_argument(
         "--nproc-per-node",
-        type=PositiveInt | None,
+        type=PositiveInt,
+        default=None,
         metavar="N",
         help="Number of ranks. Default: that of GPUs, else 2.",
     )

@@ -181,8 +181,14 @@ def test_cases_that_hold(check, tmp_path):
             ["--config", SHIPPED, "--only", "clone-eve"],
             f"--only: no case of {SHIPPED} has a name like clone-eve; the nearest is clone-even",
         ),
-        (["--config", SHIPPED, "--nproc-per-node", "0"], "--nproc-per-node: "),
-        (["--config", SHIPPED, "--timeout", "-1"], "--timeout: "),
+        (
+            ["--config", SHIPPED, "--nproc-per-node", "0"],
+            "--nproc-per-node: found 0, expected a whole number above 0",
+        ),
+        (
+            ["--config", SHIPPED, "--timeout", "-1"],
+            "--timeout: found -1, expected a number above 0",
+        ),
         (
             ["--config", SHIPPED, "--dtype", "float16"],
             "--dtype: Expected a one of ['float64', 'float32']",
