@@ -6,7 +6,7 @@ every name that torch gives that function: `torch.`, `Tensor.`, `torch.nn.functi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from inspect import isdatadescriptor
 from typing import Any, TypeVar
@@ -22,8 +22,8 @@ _NAMESPACES = (
     *(torch._C._nn, getattr(torch._C, "_special", None)),
 )
 _versions: dict[Callable[..., Any], Version] = {}
-_random: set[Callable[..., Any]] = set()
 _always: set[Callable[..., Any]] = set()
+_runners: list[Version] = []
 
 
 def sharded(
@@ -62,6 +62,20 @@ def sharded_alike(*names: str, always: bool = False) -> Callable[[_Any], _Any]:
 def has_function(name: str) -> bool:
     """Whether this version of torch has a function with this name."""
     return any(callable(getattr(space, name, None)) for space in _NAMESPACES)
+
+
+def runs_versions(run: _Any) -> _Any:
+    """Registers what runs functions on sharded tensors: it knows their class, which calls it."""
+    _runners.append(run)
+    return run
+
+
+def run_version(
+    function: Callable[..., Any], name: str, args: Sequence[Any], kwargs: dict[str, Any]
+) -> Any:
+    """Runs a function on sharded tensors, or refuses."""
+    (run,) = _runners
+    return run(function, name, args, kwargs)
 
 
 def version_of(function: Callable[..., Any]) -> Version | None:
