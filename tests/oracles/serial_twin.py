@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from neural_prep.sharding import ShardTensor
+from neural_prep.sharding import Layout, ShardTensor
 from neural_prep.sharding.shard_tensor import from_local
 
 
@@ -55,25 +55,34 @@ def assert_alike(
     expected = _tensors(module(whole))
     found = _tensors(module(ShardTensor.scatter(scattered, mesh, cut, sizes)))
     assert len(found) == len(expected)
-    parameters = list(module.parameters()) if isinstance(module, nn.Module) else []
-    upstream = [
-        torch.linspace(-1, 2, each.numel(), dtype=full.dtype).reshape(each.shape).cos()
-        for each in expected
-    ]
+    roots, upstreams, ours = [], [], []
     for each, serial in zip(found, expected, strict=True):
         assert each.shape == serial.shape
+        assert each.local.shape == each.sharding.local_shape(serial.shape)
         _compare("output", each.full(), serial, tolerance)
-    gradients = torch.autograd.grad(expected[0], [whole, *parameters], upstream[0])
-    piece = upstream[0]
-    layout = found[0].sharding
-    for number, part in layout.cut_axes():
-        rank = layout.rank(number)
-        piece = piece.narrow(part.dim, part.start(rank), part.sizes[rank])
-    ours = torch.autograd.grad(
-        found[0], [scattered, *parameters], from_local(piece.contiguous(), layout)
-    )
-    for number, (own, serial) in enumerate(zip(ours, gradients, strict=True)):
-        _compare(f"gradient {number}", own, serial, tolerance)
+        assert each.requires_grad == serial.requires_grad
+        if serial.requires_grad:
+            upstream = torch.linspace(-1, 2, serial.numel(), dtype=serial.dtype).cos()
+            upstream = upstream.reshape(serial.shape).to(serial.device)
+            roots.append((each, serial))
+            upstreams.append(upstream)
+            ours.append(_piece(upstream, each.sharding))
+    if not roots:
+        return
+    parameters = list(module.parameters()) if isinstance(module, nn.Module) else []
+    shards, wholes = zip(*roots, strict=True)
+    gradients = torch.autograd.grad(wholes, [whole, *parameters], upstreams)
+    own = torch.autograd.grad(shards, [scattered, *parameters], ours)
+    for number, (one, serial) in enumerate(zip(own, gradients, strict=True)):
+        _compare(f"gradient {number}", one, serial, tolerance)
+
+
+def _piece(full: Tensor, layout: Layout) -> ShardTensor:
+    """This rank's part of a gradient."""
+    for axis, part in layout.cut_axes():
+        rank = layout.rank(axis)
+        full = full.narrow(part.dim, part.start(rank), part.sizes[rank])
+    return from_local(full.contiguous(), layout)
 
 
 def _tensors(result: Any) -> list[Any]:
@@ -84,6 +93,9 @@ def _compare(what: str, found: Tensor, expected: Tensor, tolerance: float) -> No
     assert found.shape == expected.shape, what
     if not expected.is_floating_point():
         assert torch.equal(found, expected), what
-    elif expected.numel():
-        error = (found - expected).abs().max()
-        assert error <= tolerance * (1 + expected.abs().max()), f"{what} differs by {error}"
+    else:
+        scale = 1 + max(expected[expected.isfinite()].abs().tolist(), default=0.0)
+        message = f"{what} differs: {found} instead of {expected}"
+        torch.testing.assert_close(
+            found, expected, rtol=0, atol=tolerance * scale, equal_nan=True, msg=message
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -11,8 +12,6 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-
-from neural_prep.sharding import ShardTensor
 
 pytestmark = pytest.mark.multigpu_static
 
@@ -96,40 +95,17 @@ def one() -> st.SearchStrategy[Any]:
 @alike
 @example(Problem((4,), "amax", (("dim", 0),), 0, (0, 2, 2), tied=True))  # first piece is empty
 @given(problems(list(SUMS), several()))
-def test_joined(world, distributed_mesh, problem):
-    check(SUMS[problem.name], problem, world, distributed_mesh)
+def test_joined(world, distributed_mesh, serial_twin, problem):
+    check(SUMS[problem.name], problem, world, distributed_mesh, serial_twin)
 
 
 @alike
 @given(problems(list(ALONG_ONE), one()))
-def test_along_one_or_all(world, distributed_mesh, problem):
-    check(ALONG_ONE[problem.name], problem, world, distributed_mesh)
+def test_along_one_or_all(world, distributed_mesh, serial_twin, problem):
+    check(ALONG_ONE[problem.name], problem, world, distributed_mesh, serial_twin)
 
 
-def check(function, problem, world, mesh):
-    options = dict(problem.options)
+def check(function, problem, world, mesh, serial_twin):
     full = problem.values().to(world.device)
-    serial, input = full.clone().requires_grad_(), full.clone().requires_grad_()
-    sizes = [problem.sizes(world.size)]
-    shard = ShardTensor.scatter(input, mesh, {"domain": problem.cut}, sizes)
-    expected = leaves(function(serial, **options))
-    found = leaves(function(shard, **options))
-    for result, reference in zip(found, expected, strict=True):
-        assert tuple(result.local.shape) == result.sharding.local_shape(reference.shape)
-        close(result.full(), reference)
-        if reference.dtype.is_floating_point:
-            upstream = torch.linspace(-1, 2, reference.numel(), dtype=torch.float64)
-            upstream = upstream.reshape(reference.shape).to(world.device)
-            reference.backward(upstream, retain_graph=True)
-            result.full().backward(upstream, retain_graph=True)
-    if serial.grad is not None:
-        close(input.grad, serial.grad)
-
-
-def leaves(result):
-    return [result] if isinstance(result, Tensor) else list(result)
-
-
-def close(result, expected):
-    """Equal but for the order in which a few numbers are added."""
-    torch.testing.assert_close(result, expected, rtol=1e-12, atol=1e-12, equal_nan=True)
+    cut, sizes = {"domain": problem.cut}, [problem.sizes(world.size)]
+    serial_twin.assert_alike(partial(function, **dict(problem.options)), full, mesh, cut, sizes)
