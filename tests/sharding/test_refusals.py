@@ -18,6 +18,13 @@ FAMILIES = {
     "any",
     "shapes": "view reshape flatten unflatten permute transpose squeeze unsqueeze expand repeat "
     "unbind",
+    "slicing": "select narrow split split_with_sizes chunk tensor_split hsplit vsplit dsplit "
+    "unsafe_split unsafe_split_with_sizes unsafe_chunk diagonal __getitem__ narrow_copy "
+    "select_copy",
+    "joining": "cat concat concatenate stack hstack vstack row_stack dstack column_stack meshgrid "
+    "cartesian_prod",
+    "moving": "flip fliplr flipud roll rot90 tril triu repeat_interleave diag diag_embed diagflat "
+    "trace kron __reversed__",
     "elementwise": "add sub mul div pow exp log sin tanh sigmoid relu gelu silu where clamp "
     "maximum minimum eq lt logical_and dropout bernoulli rand_like",
 }

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from neural_prep.sharding.broadcast import broadcast_piece
-from neural_prep.sharding.layout import Cut, Layout
+from neural_prep.sharding.layout import Layout
 from neural_prep.sharding.refusal import refusal
+from neural_prep.sharding.region import cut_region, spelled_out
 from neural_prep.sharding.registry import sharded
 from neural_prep.sharding.shard_tensor import ShardTensor, from_local, to_local
 from neural_prep.sharding.trees import map_tensors
@@ -55,7 +56,7 @@ def set_item(input: ShardTensor, index: Any, value: Any) -> None:
         return
     wanted = _slices(input, index)
     local = to_local(input)
-    region, own = _region(input, wanted)
+    region, own = cut_region(input.sharding, wanted)
     shape = [len(each) for each in wanted]
     kept = [dim for dim, each in enumerate(_expanded(input, index)) if isinstance(each, slice)]
     piece = _value_piece(input, value, shape, kept, region)
@@ -105,11 +106,9 @@ def _expanded(input: ShardTensor, index: Any) -> list[Any]:
         if part is not Ellipsis and (isinstance(part, bool) or not isinstance(part, int | slice)):
             kind = type(part).__name__
             raise refusal("__setitem__", input.sharding, f"takes no {kind} as an index")
-    missing = input.ndim - sum(part is not Ellipsis for part in parts)
-    if missing < 0:
+    if sum(part is not Ellipsis for part in parts) > input.ndim:
         raise IndexError(f"too many indices for tensor of dimension {input.ndim}")
-    place = parts.index(Ellipsis) if Ellipsis in parts else len(parts)
-    return [*parts[:place], *[slice(None)] * missing, *parts[place + 1 :]]
+    return spelled_out(parts, input.ndim)
 
 
 def _slices(input: ShardTensor, index: Any) -> list[range]:
@@ -127,33 +126,6 @@ def _slices(input: ShardTensor, index: Any) -> list[range]:
             raise ValueError("step must be greater than zero")
         found.append(range(size)[part])
     return found
-
-
-def _region(input: ShardTensor, wanted: Sequence[range]) -> tuple[Layout, tuple[slice, ...]]:
-    """How the region is cut, and where this rank's part of it lies in its piece."""
-    layout = input.sharding
-    own = [slice(each.start, max(each.stop, each.start), each.step) for each in wanted]
-    for axis, cut in layout.cut_axes():
-        parts = [
-            _overlap(wanted[cut.dim], start, size)
-            for start, size in zip(cut.starts, cut.sizes, strict=True)
-        ]
-        own[cut.dim] = parts[layout.rank(axis)]
-        counts = [len(range(part.start, part.stop, part.step)) for part in parts]
-        layout = layout.with_cut(axis, Cut(cut.dim, tuple(counts)))
-    return layout, tuple(own)
-
-
-def _overlap(wanted: range, start: int, size: int) -> slice:
-    """The part of a range that lies in a piece, counted from the piece's first element.
-
-    >>> _overlap(range(1, 10, 3), 3, 4)
-    slice(1, 4, 3)
-    """
-    skipped = max(0, -(-(start - wanted.start) // wanted.step))
-    first = wanted.start + skipped * wanted.step - start
-    stop = min(wanted.stop - start, size)
-    return slice(min(first, size), max(stop, min(first, size)), wanted.step)
 
 
 def _value_piece(

@@ -16,7 +16,7 @@ from neural_prep.sharding.shard_tensor import ShardTensor, from_local, to_local
 
 
 @sharded("reshape")
-def reshape(input: ShardTensor, *shape: Any, **kwargs: Any) -> Tensor:
+def reshape(input: ShardTensor, *shape: Any, **kwargs: Any) -> ShardTensor:
     """Any shape; where the pieces don't allow it the tensor is cut otherwise first."""
     return _reshape(input, _sizes(shape, kwargs.get("shape")), "reshape")
 
@@ -102,7 +102,7 @@ def at_least(function: Any, *tensors: Any) -> Any:
     return _with_dims(input, shape, {old: old + shift for old in range(input.ndim)})
 
 
-def _reshape(input: ShardTensor, shape: Any, name: str) -> Tensor:
+def _reshape(input: ShardTensor, shape: Any, name: str) -> ShardTensor:
     shape = full_shape(input.shape, shape)
     plan = plan_reshape(input.sharding, input.shape, shape)
     local = to_local(input.redistribute(plan.needed))
