@@ -75,6 +75,16 @@ def split(tensor: Tensor, sizes: Sequence[int], dim: int, group: ProcessGroup | 
     return apply(_Split, tensor, tuple(sizes), dim, group)
 
 
+def join_pieces(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """Joins tensors as `torch.cat` does, but for the gradients of empty vectors.
+
+    There torch gives zeros without a graph, and second derivatives would not reach what sent them.
+    """
+    if tensors[0].ndim != 1:
+        return torch.cat(list(tensors), dim)
+    return torch.cat([each.unsqueeze(0) for each in tensors], 1).squeeze(0)
+
+
 def connected(shape: Sequence[int], like: Tensor, *inputs: Tensor) -> Tensor:
     """An empty tensor that depends on the inputs, whose gradients are zeros.
 

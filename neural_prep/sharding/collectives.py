@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from neural_prep.sharding.adjoint import exchange, reduce, sum_over
+from neural_prep.sharding.adjoint import exchange, join_pieces, reduce, sum_over
 from neural_prep.sharding.agreement import (
     check_agreement,
     check_count,
@@ -127,7 +127,7 @@ def all_gather_v(
     check_agreement("all_gather_v", found, "sizes", "dtype")
     dim = check_pieces("all_gather_v", found, sizes)
     ranks, own, tensor = len(found), tensor.shape[dim], taking_part(tensor, found)
-    return exchange(torch.cat([tensor] * ranks, dim), [own] * ranks, sizes, dim, group)
+    return exchange(join_pieces([tensor] * ranks, dim), [own] * ranks, sizes, dim, group)
 
 
 def reduce_scatter_v(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from neural_prep.sharding.adjoint import exchange
+from neural_prep.sharding.adjoint import exchange, join_pieces
 
 FILL = -1  # an index that no rank holds
 
@@ -103,7 +103,7 @@ def fetch(
     if not plan.silent:
         sent = tensor.index_select(dim, plan.send.to(tensor.device))
         received = exchange(sent, plan.send_sizes, plan.receive_sizes, dim, group)
-        found = torch.cat([found, received], dim)
+        found = join_pieces([found, received], dim)
     if plan.order is not None:
         found = found.index_select(dim, plan.order.to(tensor.device))
     if plan.filled is None:
@@ -149,7 +149,7 @@ def _fetch_layers(
         for count in (first, last)
     ]
     layers = [*filled[0], *layers, *filled[1]]
-    return layers[0] if len(layers) == 1 else torch.cat(layers, dim)
+    return layers[0] if len(layers) == 1 else join_pieces(layers, dim)
 
 
 def _as_range(indices: Tensor) -> Tensor | range:

@@ -13,7 +13,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from neural_prep.sharding.adjoint import connected
+from neural_prep.sharding.adjoint import connected, join_pieces
 from neural_prep.sharding.layout import Cut, Layout, split_sizes
 from neural_prep.sharding.operands import layout_of, operand
 from neural_prep.sharding.region import meet
@@ -45,7 +45,7 @@ def join(
     like = torch.empty(0, dtype=dtype, device=pieces[0].device)
     left_out = [to_local(each) for each in tensors if len(each.shape) != len(shape)]
     nothing = [connected(own, like, each) for each in left_out]
-    return from_local(torch.cat([*pieces, *nothing], dim), result)
+    return from_local(join_pieces([*pieces, *nothing], dim), result)
 
 
 def join_layout(layouts: Sequence[Layout], lengths: Sequence[int], dim: int) -> Layout:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from neural_prep.sharding.adjoint import exchange, gather, split
+from neural_prep.sharding.adjoint import exchange, gather, join_pieces, split
 from neural_prep.sharding.halo import Fetch, fetch, plan_fetch
 from neural_prep.sharding.layout import Cut, Layout
 
@@ -88,7 +88,7 @@ def _transpose(local: Tensor, now: Cut, target: Cut, rank: int, group: ProcessGr
     """Joins one dimension and cuts another: every rank sends a block to every other."""
     blocks = torch.split(local, list(target.sizes), target.dim)
     shapes = [_block_shape(local.shape, now, target, source, rank) for source in range(len(blocks))]
-    joined = torch.cat([block.reshape(-1) for block in blocks])
+    joined = join_pieces([block.reshape(-1) for block in blocks])
     counts = [prod(shape) for shape in shapes]
     received = exchange(joined, [block.numel() for block in blocks], counts, 0, group)
     parts = torch.split(received, counts)

@@ -59,6 +59,7 @@ def stack_by_name(
 def meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[ShardTensor, ...]:
     """Grids of coordinates, all of them cut alike."""
     given = _listed(tensors)
+    _check_lines(given)
     options = {} if indexing is None else {"indexing": indexing}
     shape, _ = rehearse(torch.meshgrid, *given, **options)
     places = list(range(len(given)))
@@ -76,7 +77,7 @@ def cartesian_prod(*tensors: Any) -> Tensor:
     given = _listed(tensors)
     rehearse(torch.cartesian_prod, *given)
     if len(given) == 1:
-        return reshape(given[0], -1).clone()
+        return _reshaped(given[0], -1).clone()
     grids = [reshape(each, -1) for each in meshgrid(*given, indexing="ij")]
     return stack(grids, 1)
 
@@ -89,6 +90,16 @@ def _listed(tensors: Sequence[Any]) -> Sequence[Tensor]:
     """Tensors, whether given one by one or together."""
     together = len(tensors) == 1 and isinstance(tensors[0], list | tuple)
     return tensors[0] if together else tensors
+
+
+def _check_lines(tensors: Sequence[Tensor]) -> None:
+    """Raises what torch does, which cannot word it for tensors without memory."""
+    for each in tensors:
+        if each.ndim > 1:
+            raise RuntimeError(
+                "torch.meshgrid: Expected 0D or 1D tensor in the tensor list but got: a tensor of "
+                f"shape {list(each.shape)}"
+            )
 
 
 def _line(tensor: Tensor, place: int, ndim: int) -> Tensor:

@@ -206,7 +206,7 @@ def _repeat(input: ShardTensor, counts: int | Tensor, dim: int) -> ShardTensor:
     cut = layout.cuts[axis]
     assert cut is not None
     if isinstance(counts, Tensor) and counts.numel() != 1:
-        parts = torch.split(counts, cut.sizes)
+        parts = torch.split(counts, list(cut.sizes))
         sizes = tuple(int(part.sum()) for part in parts)
         counts = parts[layout.rank(axis)]
     else:
