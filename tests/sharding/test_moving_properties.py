@@ -47,7 +47,7 @@ def draw_joined(data: Any, mesh: Any, cuts: Any, ndim: int) -> tuple[nn.Module, 
     dim = data.draw(st.integers(-ndim, ndim - 1), label="dim")
     stacked = data.draw(st.booleans(), label="stack")
     others, layouts = [], []
-    for number in range(data.draw(st.integers(1, 3))):
+    for number in range(data.draw(st.integers(1, 2))):
         own = list(shape)
         if not stacked:
             own[dim] = data.draw(st.integers(0, 5))
