@@ -25,6 +25,8 @@ FAMILIES = {
     "cartesian_prod",
     "moving": "flip fliplr flipud roll rot90 tril triu repeat_interleave diag diag_embed diagflat "
     "trace kron __reversed__",
+    "padding and resampling": "pad interpolate pixel_shuffle pixel_unshuffle channel_shuffle "
+    "native_channel_shuffle grid_sample affine_grid fold im2col col2im",
     "elementwise": "add sub mul div pow exp log sin tanh sigmoid relu gelu silu where clamp "
     "maximum minimum eq lt logical_and dropout bernoulli rand_like",
 }

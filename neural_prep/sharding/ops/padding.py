@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 from torch import Tensor
 
@@ -25,6 +26,7 @@ def _pad(
 ) -> ShardTensor:
     """`(...)`, with `pad` for the last dimension first; negative padding cuts off."""
     shape, _ = rehearse(F.pad, input, pad, mode, value)
+    _check_dtype(input, pad, mode, value)
     if mode == "circular" and min(pad) < 0 < max(pad):  # torch wraps what is left
         cropped = _pad(input, [min(each, 0) for each in pad])
         return _pad(cropped, [max(each, 0) for each in pad], mode)
@@ -43,6 +45,13 @@ def _pad(
     if any(rest):
         local = _pad_local(local, result.local_shape(shape), rest, mode, value)
     return from_local(local, result)
+
+
+def _check_dtype(input: Tensor, pad: Sequence[int], mode: str, value: float | None) -> None:
+    """Raises where torch lacks a kernel, which it says only of a piece with elements."""
+    if not (input.is_floating_point() or input.is_complex()):
+        small = torch.zeros([min(size, 2) for size in input.shape], dtype=input.dtype)
+        F.pad(small, [max(0, min(each, 1)) for each in pad], mode, value)
 
 
 def _pad_local(
