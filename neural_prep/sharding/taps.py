@@ -130,16 +130,13 @@ def taps_of(resampling: Resampling) -> tuple[Taps, Taps]:
 def _nearest(resampling: Resampling) -> tuple[Taps, Taps]:
     """Interpolates row numbers; the gradient of the sum counts each row's outputs."""
     beside = () if resampling.beside is None else (resampling.beside,)
+    given = None if resampling.scale is None else (resampling.scale, *map(float, beside))
+    sizes = (resampling.count, *beside) if given is None else None
     rows = torch.arange(resampling.size)
     with torch.inference_mode(False), torch.enable_grad():
         digits = torch.stack([rows // _DIGIT, rows % _DIGIT]).to(resampling.dtype).requires_grad_()
-        given = resampling.scale is not None
-        found = F.interpolate(
-            digits.reshape(2, 1, -1, *(1 for _ in beside)),
-            size=None if given else (resampling.count, *beside),
-            scale_factor=(resampling.scale, *map(float, beside)) if given else None,
-            mode=resampling.mode,
-        )  # (2, 1, count) or (2, 1, count, beside)
+        shaped = digits.reshape(2, 1, -1, *(1 for _ in beside))
+        found = F.interpolate(shaped, sizes, given, resampling.mode)  # (2, 1, count, beside)
         (counts,) = torch.autograd.grad(found.sum(), digits)
     high, low = found.detach().reshape(2, resampling.count, -1)[..., 0].to(torch.int64)
     outputs = counts[0].to(torch.int64) // (resampling.beside or 1)

@@ -128,8 +128,13 @@ def _plan(sizes: tuple[int, ...], resampling: Resampling, rank: int) -> _Plan:
         for first, own in zip(firsts, share, strict=False)
     ]
     low = int(wanted[rank][0]) if len(wanted[rank]) else 0
-    own = [taps.part(firsts[rank], share[rank]).counted_from(low) for taps in (there, back)]
-    return _Plan(share, *own, plan_fetch(sizes, wanted, rank))
+    own = firsts[rank], share[rank]
+    return _Plan(
+        sizes=share,
+        there=there.part(*own).counted_from(low),
+        back=back.part(*own).counted_from(low),
+        fetch=plan_fetch(sizes, wanted, rank),
+    )
 
 
 def _span(*parts: Taps) -> Tensor:

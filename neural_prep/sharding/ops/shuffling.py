@@ -64,7 +64,7 @@ def _channel_shuffle(input: ShardTensor, groups: int) -> Tensor:
 def _interleave(sizes: tuple[int, ...], groups: int, rank: int) -> Fetch:
     """Who sends which channels; every rank keeps as many as it has."""
     order = torch.arange(sum(sizes)).reshape(groups, sum(sizes) // groups).T.flatten()
-    return plan_fetch(sizes, order.split(list(sizes)), rank)
+    return plan_fetch(sizes, torch.split(order, list(sizes)), rank)
 
 
 def _check(function: Callable[..., Tensor], input: Tensor, factor: int, dim: int) -> None:

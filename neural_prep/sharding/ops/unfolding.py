@@ -94,7 +94,8 @@ def _fold(
     if 0 in local.shape or 0 in piece:
         return from_local(connected(piece, local, local), result)
     joined = local.flatten(channel, channel + 1).flatten(-2)
-    found = F.fold(joined, sizes, pooling.kernel, pooling.dilation, pads, pooling.stride)
+    options = (pooling.kernel, pooling.dilation, (pads[0], pads[1]), pooling.stride)
+    found = F.fold(joined, (sizes[0], sizes[1]), *options)
     return from_local(F.pad(found, crop) if any(crop) else found, result)
 
 
