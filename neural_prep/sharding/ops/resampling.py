@@ -20,7 +20,6 @@ from neural_prep.sharding.halo import Fetch, fetch, plan_fetch
 from neural_prep.sharding.layout import Cut
 from neural_prep.sharding.refusal import refusal
 from neural_prep.sharding.registry import sharded
-from neural_prep.sharding.rehearsal import rehearse
 from neural_prep.sharding.shard_tensor import ShardTensor, from_local, to_local
 from neural_prep.sharding.taps import Resampling, Taps, taps_of
 from neural_prep.sharding.windows import shares
@@ -48,13 +47,10 @@ def _interpolate(
         "recompute_scale_factor": recompute_scale_factor,
         "antialias": antialias,
     }
-    shape, _ = rehearse(F.interpolate, input, **options)
+    shape, dtype = _check(input, options)
     if mode == "area":
         pool = getattr(F, f"adaptive_avg_pool{input.ndim - 2}d")
         return pool(input, shape[2:])  # type: ignore[no-any-return]
-    tiny = torch.zeros((1,) * input.ndim, dtype=input.dtype, device=input.device)
-    one = {"size": (1,) * (input.ndim - 2), "scale_factor": None, "recompute_scale_factor": None}
-    dtype = F.interpolate(tiny, **{**options, **one}).dtype  # raises where torch lacks a kernel
     if all(cut.dim < 2 for _, cut in input.sharding.cut_axes()):
         return _interpolate_pieces(input, shape, options)
     if not input.is_floating_point() and not mode.startswith("nearest"):
@@ -85,6 +81,18 @@ def _interpolate(
         if axis is not None:
             layout = layout.with_cut(axis, Cut(dim, plan.sizes))
     return from_local(local.to(dtype), layout)
+
+
+def _check(input: Tensor, options: dict[str, Any]) -> tuple[tuple[int, ...], torch.dtype]:
+    """The output's global shape and dtype; raises what torch raises, on all ranks alike.
+
+    Of an empty batch torch checks all shapes; whether it has a kernel shows in a single element.
+    """
+    empty = torch.empty((0, *input.shape[1:]), dtype=input.dtype, device=input.device)
+    shape = (input.shape[0], *F.interpolate(empty, **options).shape[1:])
+    one = torch.zeros((1,) * input.ndim, dtype=input.dtype, device=input.device)
+    kept = {name: options[name] for name in ("mode", "align_corners", "antialias")}
+    return shape, F.interpolate(one, size=(2,) * (input.ndim - 2), **kept).dtype
 
 
 def _interpolate_pieces(
