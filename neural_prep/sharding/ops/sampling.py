@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 from torch import Tensor
 
@@ -27,6 +28,9 @@ def _grid_sample(
     """`(N, C, ...)` at `(N, ..., dims)`, cut along samples, channels or points."""
     options = (mode, padding_mode, align_corners)
     shape, _ = rehearse(F.grid_sample, input, grid, *options)
+    one = torch.zeros((1,) * input.ndim, dtype=input.dtype)
+    point = torch.zeros((*(1,) * (grid.ndim - 1), grid.shape[-1]), dtype=grid.dtype)
+    F.grid_sample(one, point, mode, padding_mode, bool(align_corners))  # raises without a kernel
     like = next(shards_in((input, grid))).sharding
     layout = layout_of(input, like)
     if any(cut.dim > 1 for _, cut in layout.cut_axes()):
