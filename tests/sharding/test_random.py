@@ -156,7 +156,6 @@ def test_refused(distributed_mesh, cut):
     for draw in (
         torch.poisson,
         lambda t: torch.multinomial(t, 2),
-        F.gumbel_softmax,
         lambda t: F.rrelu(t, training=True),
         lambda t: t.clone().exponential_(),
     ):

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from neural_prep.sharding.broadcast import broadcast_piece, broadcast_pieces
+from neural_prep.sharding.broadcast import broadcast_pieces
 from neural_prep.sharding.layout import Layout
 from neural_prep.sharding.refusal import refusal
 from neural_prep.sharding.registry import has_function, name_of, sharded, sharded_alike
@@ -143,16 +143,6 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     if weight.numel() == 1:
         slopes = weight.reshape(())
     return elementwise(torch._prelu_kernel, input, slopes)  # type: ignore[no-any-return]
-
-
-@sharded_alike("glu")
-def glu(function: Callable[..., Tensor], input: Tensor, dim: int = -1) -> Tensor:
-    """One half of a dimension gates the other: it must be whole."""
-    assert isinstance(input, ShardTensor)
-    if input.sharding.axis_of(dim % max(input.ndim, 1)) is not None:
-        raise refusal("glu", input.sharding, "needs its two halves together")
-    piece = broadcast_piece(input, input.shape, input.sharding)
-    return from_local(function(piece, dim), input.sharding)
 
 
 @sharded("rrelu", always=True)

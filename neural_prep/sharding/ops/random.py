@@ -20,7 +20,7 @@ from neural_prep.sharding.registry import has_function, name_of, sharded, sharde
 from neural_prep.sharding.shard_tensor import ShardTensor, from_local, shards_in, to_local
 
 _REFUSED = (
-    "poisson multinomial binomial gumbel_softmax normal exponential_ geometric_ cauchy_ "
+    "poisson multinomial binomial normal exponential_ geometric_ cauchy_ "
     "log_normal_ random_ fractional_max_pool2d fractional_max_pool3d "
     "fractional_max_pool2d_with_indices fractional_max_pool3d_with_indices "
     "_fractional_max_pool2d _fractional_max_pool3d"
