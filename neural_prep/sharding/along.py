@@ -34,9 +34,12 @@ def along_dim(*names: str) -> Callable[[Version], Version]:
     return register
 
 
-def try_out(compute: Callable[[Tensor], Any], like: Tensor) -> None:
-    """Raises on all ranks where torch can't compute with such a dtype; of empty pieces it can."""
-    compute(torch.ones([1] * like.ndim, dtype=like.dtype, device=like.device))
+def try_out(compute: Callable[[Tensor], Any], like: Tensor) -> Any:
+    """What torch gives of one element: raises on all ranks where it can't compute with a dtype.
+
+    With empty pieces it can. And it tells what autocast makes of the dtype.
+    """
+    return compute(torch.ones([1] * like.ndim, dtype=like.dtype, device=like.device))
 
 
 def whole_along(tensor: ShardTensor, dim: int) -> ShardTensor:

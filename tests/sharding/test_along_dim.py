@@ -89,7 +89,6 @@ SECOND = {
     "trapezoid": lambda x: torch.trapezoid(x) ** 3,
     "glu": lambda x: F.glu(torch.diff(x), 1),
     "cosine_similarity": lambda x: torch.cosine_similarity(x, whole(1)),
-    "cdist": lambda x: torch.cdist(x, whole(1), p=1.0) ** 3,
 }
 
 

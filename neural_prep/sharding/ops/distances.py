@@ -51,7 +51,7 @@ def cdist(
     """All distances between two sets of vectors, which are whole; sets are cut."""
     shape, _ = rehearse(torch.cdist, x1, x2, p=p, compute_mode=compute_mode)
     first, second = (torch.ones(1, 1, dtype=each.dtype) for each in (x1, x2))
-    torch.cdist(first, second, p=p)
+    sample = torch.cdist(first, second, p=p)
     layout = _divided(x1, x2, shape)
     pieces = []
     for tensor, row in ((x1, -2), (x2, -1)):
@@ -62,7 +62,7 @@ def cdist(
     first, second = pieces
     local = layout.local_shape(shape)
     if not all(local) or not first.shape[-1]:
-        return from_local(connected(local, first, first, second), layout)
+        return from_local(connected(local, sample, first, second), layout)
     if compute_mode == "use_mm_for_euclid_dist_if_necessary":  # as the whole tensors' sizes say
         products = max(shape[-2:]) > _FEW
         compute_mode = "use_mm_for_euclid_dist" if products else "donot_use_mm_for_euclid_dist"

@@ -32,6 +32,7 @@ def _cumsum(
     whole = Reduction.of(input, dim)
     if not whole.axes:
         return from_local(function(whole.local, dim, dtype=dtype), whole.layout)
+    result = try_out(lambda piece: function(piece, dim, dtype=dtype), input).dtype
     # Carried in as an element before the others, so that torch's gradient is right, zeros included.
     whole = whole.on(whole.local.to(result).to(summed_in(result)))
     (dim,) = whole.dims

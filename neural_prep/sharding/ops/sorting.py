@@ -177,11 +177,11 @@ def _quantile(
     if isinstance(q, Tensor):
         q = operand(q, Layout.replicated(mesh), moved.sharding)
     local = to_local(moved)
-    # Quantiles out of range are found here, for torch does not take empty pieces.
-    try_out(lambda piece: function(piece, q), input)
+    # Quantiles out of range are found here: torch does not take empty pieces.
+    sample = try_out(lambda piece: function(piece, q), input)
     if local.numel():
         found = function(local, q, dim, **options)
     else:
         inputs = [each for each in (local, q) if isinstance(each, Tensor)]
-        found = connected(layout.local_shape(shape), local, *inputs)
+        found = connected(layout.local_shape(shape), sample, *inputs)
     return from_local(found, layout).redistribute(target)
