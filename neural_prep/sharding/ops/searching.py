@@ -98,7 +98,7 @@ def _bincount(
         torch.bincount(torch.zeros(1, dtype=torch.int64), torch.zeros(2))  # raises what torch does
     layout = layout_of(input, next(shards_in((input, weights))).sharding)
     replicated = Layout.replicated(layout.mesh)
-    local = _piece(input, layout)
+    local, added = _piece(input, layout), _piece(weights, layout)  # empty pieces move some, too
     if not input.numel():
         return from_local(function(local, None, minlength), replicated)
     whole = Reduction(local, layout, (0,), keepdim=False)
@@ -107,7 +107,7 @@ def _bincount(
         torch.bincount(torch.tensor([-1]))  # raises what torch does
     length = max(minlength, most + 1)
     if local.numel():
-        part = torch.bincount(local, _piece(weights, layout), length)
+        part = torch.bincount(local, added, length)
     else:
         part = torch.zeros(length, dtype=result, device=local.device)
     return from_local(whole.add(part), replicated)
