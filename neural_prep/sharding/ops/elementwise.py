@@ -30,10 +30,11 @@ _UNARY = (
 )
 _BINARY = (
     "add arctan2 atan2 bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor "
-    "copysign div divide eq float_power floor_divide fmax fmin fmod gcd ge greater greater_equal "
-    "gt heaviside hypot igamma igammac lcm ldexp le less less_equal logaddexp logaddexp2 "
-    "logical_and logical_or logical_xor lt maximum minimum mul multiply ne nextafter not_equal pow "
-    "remainder rsub sub subtract true_divide xlogy isclose __add__ __radd__ __sub__ __rsub__ "
+    "complex copysign div divide eq float_power floor_divide fmax fmin fmod gcd ge greater "
+    "greater_equal gt heaviside hypot igamma igammac lcm ldexp le less less_equal logaddexp "
+    "logaddexp2 logical_and logical_or logical_xor lt maximum minimum mul multiply ne nextafter "
+    "not_equal polar pow remainder rsub sub subtract true_divide xlogy isclose "
+    "__add__ __radd__ __sub__ __rsub__ "
     "__mul__ __rmul__ __truediv__ __rtruediv__ __div__ __rdiv__ __floordiv__ __rfloordiv__ __mod__ "
     "__rmod__ __pow__ __rpow__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __and__ __rand__ __or__ "
     "__ror__ __xor__ __rxor__ __lshift__ __rlshift__ __rshift__ __rrshift__"
