@@ -47,7 +47,7 @@ def sharded(
     return register
 
 
-def sharded_alike(*names: str, always: bool = False) -> Callable[[_Any], _Any]:
+def sharded_alike(*names: str | Callable[..., Any], always: bool = False) -> Callable[[_Any], _Any]:
     """Registers one version for many functions; it is given the function before its arguments."""
 
     def register(version: _Any) -> _Any:

@@ -63,6 +63,7 @@ def assert_alike(
         assert each.requires_grad == serial.requires_grad
         if serial.requires_grad:
             upstream = torch.linspace(-1, 2, serial.numel(), dtype=serial.dtype).cos()
+            upstream = upstream * (1 - 2j) if serial.is_complex() else upstream
             upstream = upstream.reshape(serial.shape).to(serial.device)
             roots.append((each, serial))
             upstreams.append(upstream)
@@ -91,7 +92,7 @@ def _tensors(result: Any) -> list[Any]:
 
 def _compare(what: str, found: Tensor, expected: Tensor, tolerance: float) -> None:
     assert found.shape == expected.shape, what
-    if not expected.is_floating_point():
+    if not (expected.is_floating_point() or expected.is_complex()):
         assert torch.equal(found, expected), what
     else:
         scale = 1 + max(expected[expected.isfinite()].abs().tolist(), default=0.0)

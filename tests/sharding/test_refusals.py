@@ -16,6 +16,13 @@ FAMILIES = {
     "linear algebra": "linear bilinear matmul mm bmm mv dot einsum embedding",
     "reductions": "sum mean var std amax amin norm vector_norm prod logsumexp argmax argmin all "
     "any",
+    "Fourier transforms": "fft ifft rfft irfft hfft ihfft fft2 ifft2 rfft2 irfft2 hfft2 ihfft2 "
+    "fftn ifftn rfftn irfftn hfftn ihfftn fftshift ifftshift stft istft",
+    "losses": "mse_loss l1_loss smooth_l1_loss huber_loss soft_margin_loss binary_cross_entropy "
+    "binary_cross_entropy_with_logits kl_div poisson_nll_loss gaussian_nll_loss "
+    "hinge_embedding_loss margin_ranking_loss cosine_embedding_loss triplet_margin_loss "
+    "triplet_margin_with_distance_loss multilabel_margin_loss multilabel_soft_margin_loss "
+    "multi_margin_loss nll_loss cross_entropy pairwise_distance",
     "shapes": "view reshape flatten unflatten permute transpose squeeze unsqueeze expand repeat "
     "unbind",
     "slicing": "select narrow split split_with_sizes chunk tensor_split hsplit vsplit dsplit "

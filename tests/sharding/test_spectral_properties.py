@@ -39,9 +39,9 @@ def transforms(draw: st.DrawFn, mesh, serial_twin) -> Case:
     if kind == "n" and "s" not in options and draw(st.booleans()):
         del options["dim"]
     real = name in FROM_REAL or draw(st.booleans())
-    for dim in range(ndim):  # what is not transformed may be of any size
+    for dim in range(ndim):  # what is not transformed may be small; torch takes no empty batch
         if dim not in order[:count] and "dim" in options:
-            shape[dim] = draw(st.integers(0, 4))
+            shape[dim] = draw(st.integers(1, 4))
     return case(draw, mesh, serial_twin, f"{name}{kind}", options, shape, real=real)
 
 

@@ -14,7 +14,7 @@ from neural_prep.sharding.contractions import raise_as_torch
 from neural_prep.sharding.extremes import extreme
 from neural_prep.sharding.layout import Cut, Layout, split_sizes
 from neural_prep.sharding.operands import operand, reduce_over
-from neural_prep.sharding.ops.losses import MEAN, NONE, reduced
+from neural_prep.sharding.ops.losses import MEAN, NONE, cast_as_torch, reduced
 from neural_prep.sharding.reduction import Reduction, result_dtype
 from neural_prep.sharding.registry import sharded_alike
 from neural_prep.sharding.shard_tensor import ShardTensor, from_local, shards_in, to_local
@@ -36,7 +36,8 @@ def nll_loss(
 ) -> Tensor:
     """`(N, C, ...)` logarithms and `(N, ...)` classes, or one row without `N`."""
     args = (input, target, weight, NONE, ignore_index)
-    _check(function, args, _fits(input, target.shape, weight))
+    dtype = _check(function, args, _fits(input, target.shape, weight))
+    input, weight = cast_as_torch(dtype, input, weight)
     logs = _sharded(input, target, weight)
     return _Targets(function, logs, target, weight, ignore_index).loss(reduction)
 
@@ -57,7 +58,8 @@ def cross_entropy_loss(
     rows = target.shape
     if shares := input.shape == target.shape:
         rows = rows[:dim] + rows[dim + 1 :]
-    _check(function, args, _fits(input, rows, weight))
+    dtype = _check(function, args, _fits(input, rows, weight))
+    input, target, weight = cast_as_torch(dtype, input, target, weight)
     count = input.shape[dim]
     logs = log_softmax(_sharded(input, target, weight), dim)
     weighted = logs if weight is None else logs * weight.reshape(-1, *(1,) * (input.ndim - 1 - dim))
@@ -220,11 +222,11 @@ def _raise_as_torch(function: Function, input: Tensor, target: Tensor) -> None:
     function(torch.zeros(1, input.shape[-1], dtype=input.dtype), target)
 
 
-def _check(function: Function, args: tuple[Any, ...], fits: bool) -> None:
-    """Raises on all ranks what torch raises of such shapes, dtypes and options."""
+def _check(function: Function, args: tuple[Any, ...], fits: bool) -> torch.dtype:
+    """The result's dtype; raises on all ranks what torch raises of such shapes and options."""
     if not fits:
         raise_as_torch(function, *args)
-    result_dtype(function, args, {})
+    return result_dtype(function, args, {})
 
 
 def _fits(input: Tensor, target: Sequence[int], weight: Tensor | None) -> bool:

@@ -81,6 +81,17 @@ for _function in _POINTWISE:
     sharded_alike(_function)(pointwise)
 
 
+def cast_as_torch(dtype: torch.dtype, *tensors: Any) -> list[Any]:
+    """Arguments in the dtype of the result, in which torch's own losses work under autocast."""
+    device = next(each for each in tensors if isinstance(each, Tensor)).device.type
+    if not torch.is_autocast_enabled(device):
+        return list(tensors)
+    return [
+        each.to(dtype) if isinstance(each, Tensor) and each.is_floating_point() else each
+        for each in tensors
+    ]
+
+
 def reduced(losses: Tensor, reduction: int) -> Tensor:
     """All losses, their mean or their sum."""
     if reduction == NONE:
@@ -94,7 +105,8 @@ def cosine_embedding_loss(
 ) -> Tensor:
     """`(N, D)`, `(N, D)` and `(N,)`, or one row without `N`."""
     args = (input1, input2, target, margin, NONE)
-    result_dtype(torch.cosine_embedding_loss, args, {})
+    dtype = result_dtype(torch.cosine_embedding_loss, args, {})
+    input1, input2 = cast_as_torch(dtype, input1, input2)
     product = (input1 * input2).sum(-1)
     squares = ((input1 * input1).sum(-1) + _EPSILON) * ((input2 * input2).sum(-1) + _EPSILON)
     cosine = product / squares.sqrt()
@@ -109,7 +121,7 @@ def pairwise_distance(
 ) -> Tensor:
     """The norm along the last dimension of what two tensors differ by."""
     result_dtype(torch.pairwise_distance, (x1, x2, p, eps, keepdim), {})
-    return torch.linalg.vector_norm(x1 - x2 + eps, p, -1, keepdim)
+    return torch.linalg.vector_norm(x1 - x2 + eps, p, -1, keepdim)  # type: ignore[no-any-return]
 
 
 @sharded(torch.triplet_margin_loss)
@@ -125,7 +137,8 @@ def triplet_margin_loss(
 ) -> Tensor:
     """`(N, D)` each, which may be broadcast."""
     args = (anchor, positive, negative, margin, p, eps, swap, NONE)
-    result_dtype(torch.triplet_margin_loss, args, {})
+    dtype = result_dtype(torch.triplet_margin_loss, args, {})
+    anchor, positive, negative = cast_as_torch(dtype, anchor, positive, negative)
     near = torch.pairwise_distance(anchor, positive, p, eps)
     far = torch.pairwise_distance(anchor, negative, p, eps)
     if swap:

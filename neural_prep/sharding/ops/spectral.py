@@ -184,13 +184,11 @@ def _steps(
     other = torch.fft.ifft if name in _INVERSE else torch.fft.fft
     sizes = [None if each == -1 else each for each in counts] if counts else [None] * len(dims)
     functions = [other] * (len(dims) - 1) + [getattr(torch.fft, name)]
-    *steps, last = map(Step, functions, dims, sizes)
-    if name in ("fft", "ifft"):
-        steps, last = [*steps, last], None
-    steps.sort(key=lambda step: layout.axis_of(step.dim) is not None)
-    if last is None:
-        return steps
-    return [last, *steps] if name in _FROM_REAL else [*steps, last]
+    steps = list(map(Step, functions, dims, sizes))
+    free = steps if name in ("fft", "ifft") else steps[:-1]
+    late = sorted(free, key=lambda step: layout.axis_of(step.dim) is not None)
+    last = steps[len(free) :]
+    return [*last, *late] if name in _FROM_REAL else [*late, *last]
 
 
 def _elsewhere(
