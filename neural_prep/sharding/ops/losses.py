@@ -28,7 +28,7 @@ _IN_PYTHON = (
     "multi_margin_loss nll_loss cross_entropy linear_cross_entropy"
 )
 # Kernels that work element by element, and the place of their argument `reduction`.
-_POINTWISE = {
+_POINTWISE: dict[Callable[..., Any], int] = {
     torch._C._nn.mse_loss: 2,
     torch._C._nn.l1_loss: 2,
     torch._C._nn.smooth_l1_loss: 2,
@@ -113,15 +113,6 @@ def cosine_embedding_loss(
     alike = (1 - cosine).masked_fill(target != 1, 0.0)
     apart = (cosine - margin).clamp_min(0).masked_fill(target != -1, 0.0)
     return reduced(alike + apart, reduction)
-
-
-@sharded("pairwise_distance")
-def pairwise_distance(
-    x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
-) -> Tensor:
-    """The norm along the last dimension of what two tensors differ by."""
-    result_dtype(torch.pairwise_distance, (x1, x2, p, eps, keepdim), {})
-    return torch.linalg.vector_norm(x1 - x2 + eps, p, -1, keepdim)  # type: ignore[no-any-return]
 
 
 @sharded(torch.triplet_margin_loss)

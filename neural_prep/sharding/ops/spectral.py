@@ -159,7 +159,7 @@ def _check(
     """
     few = [min(size, 2) for size in input.shape]
     if s is not None:
-        s = min(s, 2) if isinstance(s, int) else [min(each, 2) for each in s]
+        s = [min(each, 2) for each in s] if isinstance(s, Sequence) else min(s, 2)
     function(torch.zeros(few, dtype=input.dtype, device=input.device), s, dim, norm)
 
 
@@ -261,4 +261,4 @@ def _rolled(sizes: tuple[int, ...], steps: int, rank: int) -> Fetch:
 
 
 def _as_tuple(given: int | Sequence[int]) -> tuple[int, ...]:
-    return (given,) if isinstance(given, int) else tuple(given)
+    return tuple(given) if isinstance(given, Sequence) else (given,)
