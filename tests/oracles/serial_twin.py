@@ -32,6 +32,23 @@ def cuts(
     return dict(zip(names, dims, strict=True)), sizes
 
 
+@st.composite
+def ways(
+    draw: st.DrawFn, shape: Sequence[int], mesh: DeviceMesh
+) -> tuple[dict[str, int], list[tuple[int, ...]]] | None:
+    """A dimension and sizes for some axes of the mesh; None: ordinary."""
+    if draw(st.integers(0, 4)) == 0:
+        return None
+    cut: dict[str, int] = {}
+    sizes = []
+    for axis, name in enumerate(mesh.mesh_dim_names or ()):
+        free = [dim for dim in range(len(shape)) if dim not in cut.values()]
+        if free and draw(st.integers(0, 3)) > 0:
+            cut[name] = draw(st.sampled_from(free))
+            sizes.append(draw(pieces(shape[cut[name]], mesh.size(axis))))
+    return cut, sizes
+
+
 def assert_alike(
     module: nn.Module | Callable[..., Any],
     full: Tensor,
@@ -74,6 +91,45 @@ def assert_alike(
     shards, wholes = zip(*roots, strict=True)
     gradients = torch.autograd.grad(wholes, [whole, *parameters], upstreams)
     own = torch.autograd.grad(shards, [scattered, *parameters], ours)
+    for number, (one, serial) in enumerate(zip(own, gradients, strict=True)):
+        _compare(f"gradient {number}", one, serial, tolerance)
+
+
+def assert_call_alike(
+    function: Callable[..., Any],
+    arguments: Sequence[tuple[Tensor, tuple[Mapping[str, int], Sequence[Sequence[int]]] | None]],
+    mesh: DeviceMesh,
+    *,
+    tolerance: float = 1e-12,
+) -> None:
+    """Compares the output of a function of several tensors, and the gradients of all of them.
+
+    Args:
+        function: What is called; it has one result.
+        arguments: Tensors, the same on every rank; each cut by axes and sizes, or None: ordinary.
+        mesh: The ranks.
+        tolerance: Of each tensor's greatest value.
+    """
+    fulls = [full for full, _ in arguments]
+    wholes, leaves = (
+        [full.clone().requires_grad_(full.is_floating_point()) for full in fulls] for _ in range(2)
+    )
+    given = [
+        leaf if how is None else ShardTensor.scatter(leaf, mesh, *how)
+        for leaf, (_, how) in zip(leaves, arguments, strict=True)
+    ]
+    expected, found = function(*wholes), function(*given)
+    assert found.shape == expected.shape
+    assert found.local.shape == found.sharding.local_shape(expected.shape)
+    _compare("output", found.full(), expected, tolerance)
+    assert found.requires_grad == expected.requires_grad
+    if not expected.requires_grad:
+        return
+    upstream = torch.linspace(-1, 2, expected.numel(), dtype=expected.dtype).cos()
+    upstream = upstream.reshape(expected.shape).to(expected.device)
+    sources = [[each for each in side if each.requires_grad] for side in (wholes, leaves)]
+    gradients = torch.autograd.grad(expected, sources[0], upstream)
+    own = torch.autograd.grad(found, sources[1], _piece(upstream, found.sharding))
     for number, (one, serial) in enumerate(zip(own, gradients, strict=True)):
         _compare(f"gradient {number}", one, serial, tolerance)
 

@@ -180,7 +180,6 @@ def test_views_are_refused(distributed_mesh, name, cut):
         lambda x: x.resize_(3),
         lambda x: x.exponential_(),
         lambda x: torch.add(x, 1, out=x.clone()),
-        lambda x: set_item(torch.tensor([1]))(x, 1.0),
     ],
 )
 def test_refused(distributed_mesh, change):

@@ -42,6 +42,8 @@ FAMILIES = {
     "sorting": "sort argsort msort topk kthvalue median nanmedian mode quantile nanquantile",
     "searching": "bucketize searchsorted isin histc bincount",
     "distances": "cosine_similarity pairwise_distance dist cdist",
+    "indexing": "index_select gather take_along_dim take one_hot index_add index_copy index_fill "
+    "index_reduce index_put put scatter scatter_add scatter_reduce",
 }
 
 

@@ -17,15 +17,26 @@ from neural_prep.sharding.contractions import (
     refuse_options,
 )
 from neural_prep.sharding.operands import operand, reduce_over
-from neural_prep.sharding.registry import sharded_alike
+from neural_prep.sharding.registry import sharded, sharded_alike
+from neural_prep.sharding.rows import bounds
 from neural_prep.sharding.shard_tensor import ShardTensor, from_local, shards_in, to_local
-from neural_prep.sharding.transport import greatest
 
 
 @sharded_alike("embedding")
 def embedding(function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> ShardTensor:
     """`F.embedding(input, weight)` and `torch.embedding(weight, indices)`."""
     return (_embedding if function is F.embedding else _bare_embedding)(*args, **kwargs)
+
+
+@sharded("one_hot")
+def one_hot(tensor: ShardTensor, num_classes: int = -1) -> ShardTensor:
+    """A new last dimension, of all classes that any rank has unless their number is given."""
+    lowest, highest = bounds(tensor)
+    known = tensor.numel() > 0
+    ends = torch.tensor([lowest, highest] if known else [], dtype=tensor.dtype)
+    F.one_hot(ends, num_classes)  # raises what torch raises
+    classes = highest + 1 if num_classes == -1 else num_classes
+    return from_local(F.one_hot(to_local(tensor), classes), tensor.sharding)
 
 
 def _bare_embedding(
@@ -82,16 +93,9 @@ def _look_up(
 
 def _check_range(indices: Tensor, rows: int) -> None:
     """Raises on all ranks where an index on any of them is out of range."""
-    local = to_local(indices)
-    bounds = local.new_tensor([-1, 0])  # of no index: greatest one, and distance below zero
-    if local.numel():
-        bounds = torch.stack([local.max(), -local.min()])
-    if isinstance(indices, ShardTensor):
-        for axis, _ in indices.sharding.cut_axes():
-            bounds = greatest(bounds, indices.sharding.group(axis))
-    highest, below = bounds.tolist()
-    if highest >= rows or below > 0:
+    lowest, highest = bounds(indices)
+    if highest >= rows or lowest < 0:
         raise IndexError(
-            f"embedding: index {-below if below > 0 else highest} is out of range; "
+            f"embedding: index {lowest if lowest < 0 else highest} is out of range; "
             f"the table has {rows} rows"
         )

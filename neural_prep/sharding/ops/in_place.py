@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from neural_prep.sharding.advanced import is_advanced, put
 from neural_prep.sharding.broadcast import broadcast_piece
 from neural_prep.sharding.layout import Layout
 from neural_prep.sharding.refusal import refusal
@@ -47,12 +48,15 @@ def copy(input: ShardTensor, src: Any, non_blocking: bool = False) -> Tensor:
 
 @sharded("__setitem__", always=True)
 def set_item(input: ShardTensor, index: Any, value: Any) -> None:
-    """Sets elements by integers and slices, or by a mask of the tensor's own shape."""
+    """Sets elements by integers and slices, by tensors of integers, or by a mask."""
     if isinstance(index, Tensor) and index.dtype == torch.bool and index.shape == input.shape:
         _set_masked(input, index, value)
         return
     if input.sharding.is_replicated:
         _set_whole(input, index, value)
+        return
+    if is_advanced(index):
+        _set_advanced(input, index, value)
         return
     wanted = _slices(input, index)
     local = to_local(input)
@@ -81,6 +85,15 @@ def _set_whole(input: ShardTensor, index: Any, value: Any) -> None:
     changed = to_local(input).clone()
     changed[map_tensors(whole, index)] = map_tensors(whole, value)
     input.overwrite(from_local(changed, input.sharding), "__setitem__")
+
+
+def _set_advanced(input: ShardTensor, index: Any, value: Any) -> None:
+    """Tensors of integers, lists and masks."""
+    if not isinstance(value, Tensor):
+        value = torch.full((), value, dtype=input.dtype, device=input.device)
+    while value.ndim and value.shape[0] == 1:  # which torch leaves out, however many
+        value = value.reshape(value.shape[1:])
+    input.overwrite(put(input, index, value.to(input.dtype)), "__setitem__")
 
 
 def _whole(tensor: Tensor) -> Tensor:
