@@ -17,7 +17,7 @@ from torch import Tensor
 from neural_prep.sharding.layout import Layout
 from neural_prep.sharding.refusal import refusal
 from neural_prep.sharding.rehearsal import rehearse
-from neural_prep.sharding.rows import check_range, put_rows, take_rows
+from neural_prep.sharding.rows import check_range, put_rows, take_rows, viewed
 from neural_prep.sharding.shard_tensor import ShardTensor, shards_in, to_local
 from neural_prep.sharding.trial import try_out
 
@@ -97,7 +97,7 @@ class _Rows:
         try_out(_at, input, dims, *tensors.values())
         shape, _ = rehearse(_at, input, dims, *tensors.values())
         for dim, index in tensors.items():
-            _check(index, dim, input.shape[dim])
+            _check(index, dims.index(dim), [input.shape[each] for each in dims])
         input = _cut_once(input, dims)
         index, width = None, 1
         for dim in reversed(_cut_first(input, dims)):
@@ -125,11 +125,11 @@ class _Rows:
         if len(self.dims) == 1:
             return take_rows(self.input, self.dims[0], self.index)
         found = take_rows(self._joined(), 0, self.index)
-        return found.movedim(self._front, self._there) if self.place else found
+        return viewed(torch.movedim, found, self._front, self._there) if self.place else found
 
     def put(self, values: Tensor, accumulate: bool) -> Tensor:
         _check_values(self.input, values, self.shape)
-        values = values.expand(self.shape)
+        values = viewed(torch.Tensor.expand, values, self.shape)
         add = torch.index_add if accumulate else torch.index_copy
 
         def change(piece: Tensor, dim: int, rows: Tensor, values: Tensor | None) -> Tensor:
@@ -139,17 +139,17 @@ class _Rows:
         if len(self.dims) == 1:
             return put_rows(self.input, self.dims[0], self.index, values, change, sums=accumulate)
         if self.place:
-            values = values.movedim(self._there, self._front)
+            values = viewed(torch.movedim, values, self._there, self._front)
         found = put_rows(self._joined(), 0, self.index, values, change, sums=accumulate)
-        apart = found.reshape([self.input.shape[dim] for dim in self.order])
+        apart = viewed(torch.Tensor.reshape, found, [self.input.shape[dim] for dim in self.order])
         back = sorted(range(self.input.ndim), key=self.order.__getitem__)
-        return apart.permute(back)
+        return viewed(torch.permute, apart, back)
 
     def _joined(self) -> Tensor:
         """The input with the dimensions that are indexed joined, and in front."""
-        moved = self.input.permute(self.order)
-        count = len(self.dims)
-        return moved.reshape(prod(moved.shape[:count]), *moved.shape[count:])
+        moved, count = viewed(torch.permute, self.input, self.order), len(self.dims)
+        shape = (prod(moved.shape[:count]), *moved.shape[count:])
+        return viewed(torch.Tensor.reshape, moved, shape)
 
     @property
     def _front(self) -> tuple[int, ...]:
@@ -258,15 +258,14 @@ def _check_mask(part: Tensor, shape: Sequence[int], source: int) -> None:
             )
 
 
-def _check(index: Tensor, dim: int, size: int) -> None:
-    """Raises on all ranks where the index is out of range on any of them."""
+def _check(index: Tensor, place: int, sizes: Sequence[int]) -> None:
+    """Raises on all ranks where an index, of several, is out of range on any of them."""
 
-    def use(wrong: Tensor) -> None:
-        raise IndexError(
-            f"index {int(wrong)} is out of bounds for dimension {dim} with size {size}"
-        )
+    def use(wrong: Tensor) -> Tensor:
+        before = [torch.zeros_like(wrong)] * place
+        return torch.zeros(()).expand(tuple(sizes))[(*before, wrong)]
 
-    check_range(index, size, use, from_end=True)
+    check_range(index, sizes[place], use, from_end=True)
 
 
 def _check_values(input: Tensor, values: Tensor, shape: tuple[int, ...]) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from neural_prep.sharding.contractions import Label
 from neural_prep.sharding.items import divide_items, leading
 from neural_prep.sharding.layout import Cut
+from neural_prep.sharding.registry import name_of, run_version
 from neural_prep.sharding.shard_tensor import ShardTensor, from_local, to_local
 from neural_prep.sharding.transport import greatest
 
@@ -171,7 +172,14 @@ def first_of(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 def with_dim(tensor: Tensor) -> Tensor:
     """A number as a tensor with one dimension, as indexing has it."""
-    return tensor.reshape(1) if tensor.ndim == 0 else tensor
+    return tensor if tensor.ndim else viewed(torch.Tensor.reshape, tensor, (1,))
+
+
+def viewed(function: Callable[..., Any], tensor: Tensor, *args: Any) -> Any:
+    """A view for work that ends in a copy, which thus does not count as a view of the tensor."""
+    if not isinstance(tensor, ShardTensor):
+        return function(tensor, *args)
+    return run_version(function, name_of(function), (tensor, *args), {})
 
 
 def _own_labels(index: Tensor) -> list[Label]:

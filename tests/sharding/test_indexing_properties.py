@@ -125,8 +125,7 @@ def check_put_elements(mesh, serial_twin, data):
     sizes = [data.draw(st.integers(1, size)) for size in shape]
     sizes[dim] = data.draw(st.integers(0, 6))
     index = integers(data, 0, shape[dim], sizes)
-    longer = [size + data.draw(st.integers(0, 2)) for size in sizes]
-    given, values = numbers(shape), numbers(longer, 1)
+    given, values = numbers(shape), numbers(sizes, 1)  # torch has no gradient of longer values
     if data.draw(st.booleans()):
         given, values = given.round(), values.round()
     reduce, include_self = data.draw(reductions), data.draw(st.booleans())

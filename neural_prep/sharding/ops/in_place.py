@@ -17,6 +17,7 @@ from neural_prep.sharding.layout import Layout
 from neural_prep.sharding.refusal import refusal
 from neural_prep.sharding.region import cut_region, spelled_out
 from neural_prep.sharding.registry import sharded
+from neural_prep.sharding.rows import viewed
 from neural_prep.sharding.shard_tensor import ShardTensor, from_local, to_local
 from neural_prep.sharding.trees import map_tensors
 
@@ -92,7 +93,7 @@ def _set_advanced(input: ShardTensor, index: Any, value: Any) -> None:
     if not isinstance(value, Tensor):
         value = torch.full((), value, dtype=input.dtype, device=input.device)
     while value.ndim and value.shape[0] == 1:  # which torch leaves out, however many
-        value = value.reshape(value.shape[1:])
+        value = viewed(torch.Tensor.reshape, value, value.shape[1:])
     input.overwrite(put(input, index, value.to(input.dtype)), "__setitem__")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NoReturn
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from neural_prep.sharding.contractions import refuse_options
 from neural_prep.sharding.refusal import refusal
 from neural_prep.sharding.registry import name_of, sharded, sharded_alike
-from neural_prep.sharding.rows import check_range, take_elements, take_rows, with_dim
+from neural_prep.sharding.rows import check_range, take_elements, take_rows, viewed, with_dim
 from neural_prep.sharding.shard_tensor import shards_in
 from neural_prep.sharding.trial import try_out
 
@@ -31,7 +32,7 @@ def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
 
     check_range(index, size, use)
     found = take_rows(with_dim(input), dim % max(input.ndim, 1), with_dim(index).long())
-    return found if input.ndim else found.reshape(())
+    return found if input.ndim else viewed(torch.Tensor.reshape, found, ())
 
 
 @sharded("gather")
@@ -51,7 +52,8 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
         return rows.gather(place, wrong.reshape(small))
 
     check_range(index, size, use)
-    return take_elements(input, place, index.long()).reshape(shape)
+    found = take_elements(input, place, index.long())
+    return found if found.shape == shape else viewed(torch.Tensor.reshape, found, shape)
 
 
 @sharded("take_along_dim")
@@ -59,14 +61,17 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
     """As `gather`, of tensors that broadcast along other dimensions."""
     try_out(torch.take_along_dim, input, indices, dim)
     if dim is None:
-        return torch.gather(input.reshape(-1), 0, indices.reshape(-1))
+        return gather(_flat(input), 0, _flat(indices))
     place = dim % input.ndim
     shapes = [[*each.shape[:place], 1, *each.shape[place + 1 :]] for each in (input, indices)]
     shared = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
     rows, items = (
         [*shared[:place], each.shape[place], *shared[place + 1 :]] for each in (input, indices)
     )
-    return torch.gather(input.expand(rows), place, indices.expand(items))
+    if _goes_round() and rows[place]:
+        indices = indices % rows[place]
+    expand = torch.Tensor.expand
+    return gather(viewed(expand, input, rows), place, viewed(expand, indices, items))
 
 
 @sharded("take")
@@ -80,7 +85,7 @@ def take(input: Tensor, index: Tensor) -> Tensor:
 
     check_range(index, count, use, from_end=True)
     index = torch.where(index < 0, index + count, index)
-    return take_rows(input.reshape(-1), 0, index)
+    return take_rows(_flat(input), 0, index)
 
 
 @sharded_alike(*_OF_UNKNOWN_SIZE.split())
@@ -91,3 +96,18 @@ def of_unknown_size(function: Callable[..., Any], *args: Any, **kwargs: Any) -> 
     )
     why = "depends on how many elements other ranks choose"
     raise refusal(name_of(function), layout, why)
+
+
+@lru_cache(maxsize=1)
+def _goes_round() -> bool:
+    """Whether indices beyond the end begin again in this version's `take_along_dim`."""
+    try:
+        torch.take_along_dim(torch.zeros(1), torch.ones(1, dtype=torch.int64), 0)
+    except (IndexError, RuntimeError):
+        return False
+    return True
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    flat: Tensor = viewed(torch.Tensor.reshape, tensor, (-1,))
+    return flat

@@ -15,7 +15,7 @@ from torch import Tensor
 from neural_prep.sharding import advanced
 from neural_prep.sharding.layout import Layout
 from neural_prep.sharding.registry import sharded
-from neural_prep.sharding.rows import Put, check_range, put_elements, put_rows, with_dim
+from neural_prep.sharding.rows import Put, check_range, put_elements, put_rows, viewed, with_dim
 from neural_prep.sharding.shard_tensor import ShardTensor, from_local
 from neural_prep.sharding.trial import try_out
 
@@ -119,7 +119,9 @@ def index_put(
 @sharded("put")
 def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
     """Values instead of elements by their place in the whole tensor, row after row."""
-    flat, places, values = (each.reshape(-1) for each in (input, index, source))
+    flat, places, values = (
+        viewed(torch.Tensor.reshape, each, (-1,)) for each in (input, index, source)
+    )
     try_out(torch.put, flat, places, values, accumulate)
     count = input.numel()
 
@@ -127,8 +129,8 @@ def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) 
         return torch.zeros(count).put(wrong, torch.zeros(1))
 
     check_range(places, count, use, from_end=True)
-    found = torch.index_put(flat, (places,), values, accumulate)
-    return _cut_as(found.reshape(input.shape), input)
+    found = advanced.put(flat, (places,), values, accumulate=accumulate)
+    return _cut_as(_in_shape(found, input), input)
 
 
 def _rows(
@@ -146,9 +148,8 @@ def _rows(
     _check(function, input, dim, index, source, *args, **options)
     rows, index, source = with_dim(input), with_dim(index), with_dim(source)
     put = _putting(function, source, *args, **options)
-    return put_rows(rows, dim % rows.ndim, index.long(), source, put, sums=sums).reshape(
-        input.shape
-    )
+    found = put_rows(rows, dim % rows.ndim, index.long(), source, put, sums=sums)
+    return _in_shape(found, input)
 
 
 def _elements(
@@ -169,9 +170,8 @@ def _elements(
         index = torch.zeros([0] * rows.ndim, dtype=torch.int64, device=input.device)
     values = with_dim(src) if isinstance(src, Tensor) else None
     put = _putting(function, src, *args, **options)
-    return put_elements(rows, dim % rows.ndim, index.long(), values, put, sums=sums).reshape(
-        input.shape
-    )
+    found = put_elements(rows, dim % rows.ndim, index.long(), values, put, sums=sums)
+    return _in_shape(found, input)
 
 
 def _putting(function: Function, value: Any, *args: Any, **options: Any) -> Put:
@@ -206,6 +206,14 @@ def _check(
         return function(rows, place, where, value, *args, **options)
 
     check_range(index, size, use, from_end=from_end)
+
+
+def _in_shape(found: Tensor, input: Tensor) -> Tensor:
+    """The result in the input's shape."""
+    if found.shape == input.shape:
+        return found
+    shaped: Tensor = viewed(torch.Tensor.reshape, found, input.shape)
+    return shaped
 
 
 def _size(input: Tensor, dim: int) -> int:
