@@ -96,10 +96,11 @@ class _Rows:
         dims = tuple(tensors)
         try_out(_at, input, dims, *tensors.values())
         shape, _ = rehearse(_at, input, dims, *tensors.values())
-        for dim, index in tensors.items():
-            _check(index, dims.index(dim), [input.shape[each] for each in dims])
+        for dim, each in tensors.items():
+            _check(each, dims.index(dim), [input.shape[other] for other in dims])
         input = _cut_once(input, dims)
-        index, width = None, 1
+        index: Tensor | None = None
+        width = 1
         for dim in reversed(_cut_first(input, dims)):
             size = input.shape[dim]
             part = tensors[dim].long()
@@ -186,8 +187,8 @@ def _divided(input: Tensor, index: Any) -> tuple[tuple[Any, ...], dict[int, Tens
 def _given(index: Any) -> tuple[Any, ...]:
     """The parts of an index; a short list of more than numbers is as a tuple, as torch has it."""
     if isinstance(index, list) and len(index) < 32:
-        kinds = Tensor | Sequence | slice
-        if any(each is None or each is Ellipsis or isinstance(each, kinds) for each in index):
+        kinds = (Tensor, Sequence, slice, type(None), type(...))
+        if any(isinstance(each, kinds) for each in index):
             return tuple(index)
     return index if isinstance(index, tuple) else (index,)
 

@@ -175,11 +175,12 @@ def with_dim(tensor: Tensor) -> Tensor:
     return tensor if tensor.ndim else viewed(torch.Tensor.reshape, tensor, (1,))
 
 
-def viewed(function: Callable[..., Any], tensor: Tensor, *args: Any) -> Any:
+def viewed(function: Callable[..., Tensor], tensor: Tensor, *args: Any) -> Tensor:
     """A view for work that ends in a copy, which thus does not count as a view of the tensor."""
     if not isinstance(tensor, ShardTensor):
         return function(tensor, *args)
-    return run_version(function, name_of(function), (tensor, *args), {})
+    view: Tensor = run_version(function, name_of(function), (tensor, *args), {})
+    return view
 
 
 def _own_labels(index: Tensor) -> list[Label]:

@@ -306,6 +306,26 @@ def test_dtypes(distributed_mesh, dtype):
     assert torch.equal(x.index_add(0, i, added).full(), full.index_add(0, index, added))
 
 
+@pytest.mark.filterwarnings("ignore:index_reduce")  # torch calls it beta
+@pytest.mark.parametrize("cut", CUTS, ids=str)
+@pytest.mark.parametrize("include_self", [True, False])
+@pytest.mark.parametrize("reduce", ["prod", "mean", "amax", "amin"])
+def test_index_reduce(distributed_mesh, reduce, include_self, cut):
+    index = torch.tensor([3, 0, 3, 4])
+    leaves, twins = ([whole().round(), whole(1)[:4].round()] for _ in range(2))
+    for each in (*leaves, *twins):
+        each.requires_grad_()
+    x = scattered(leaves[0], distributed_mesh, cut)
+    i, y = (scattered(each, distributed_mesh, {"domain": 0}) for each in (index, leaves[1]))
+    found = x.index_reduce(0, i, y, reduce, include_self=include_self)
+    expected = twins[0].index_reduce(0, index, twins[1], reduce, include_self=include_self)
+    torch.testing.assert_close(found.full(), expected, rtol=1e-13, atol=1e-13)
+    found.full().backward(whole(2))
+    expected.backward(whole(2))
+    for one, other in zip(leaves, twins, strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-12, atol=1e-12, equal_nan=True)
+
+
 def test_not_numbers(distributed_mesh):
     full = torch.tensor([1.0, float("nan"), float("inf"), -0.0, 2.0])
     index = torch.tensor([1, 0, 3, 2, 2, 4])

@@ -109,5 +109,4 @@ def _goes_round() -> bool:
 
 
 def _flat(tensor: Tensor) -> Tensor:
-    flat: Tensor = viewed(torch.Tensor.reshape, tensor, (-1,))
-    return flat
+    return viewed(torch.Tensor.reshape, tensor, (-1,))

@@ -70,9 +70,9 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
         none = from_local(none.new_zeros(local), layout)
     mask = put_rows(none, 0, index, None, fill)
     mask = mask.redistribute(none.sharding if isinstance(none, ShardTensor) else _whole(mask))
-    mask = mask.reshape([1 if each != place else size for each in range(input.ndim)])
+    shaped = mask.reshape([1 if each != place else size for each in range(input.ndim)])
     return torch.masked_fill(
-        input, mask, value.to(input.dtype) if isinstance(value, Tensor) else value
+        input, shaped, value.to(input.dtype) if isinstance(value, Tensor) else value
     )
 
 
@@ -87,7 +87,7 @@ def scatter(
     reduce: str | None = None,
 ) -> Tensor:
     """Values, or one, instead of elements; or added to them, or multiplied with them."""
-    options = {} if reduce is None else {"reduce": reduce}
+    options: dict[str, Any] = {} if reduce is None else {"reduce": reduce}
     return _elements(torch.scatter, input, dim, index, value if src is None else src, **options)
 
 
@@ -212,8 +212,7 @@ def _in_shape(found: Tensor, input: Tensor) -> Tensor:
     """The result in the input's shape."""
     if found.shape == input.shape:
         return found
-    shaped: Tensor = viewed(torch.Tensor.reshape, found, input.shape)
-    return shaped
+    return viewed(torch.Tensor.reshape, found, input.shape)
 
 
 def _size(input: Tensor, dim: int) -> int:
