@@ -73,6 +73,12 @@ def object_server() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def models() -> ModuleType:
+    """Small whole models that know nothing of ranks, such as `models.UNet`."""
+    return _load("models")
+
+
+@pytest.fixture(scope="session")
 def neural_lam_oracle() -> ModuleType:
     """neural-lam's own definitions: `published_results(samples, lag, fluxes, ...)`."""
     return _load("neural_lam")
