@@ -23,8 +23,11 @@ from neural_prep.sharding.transport import add_up, move
 
 
 def apply(function: type[torch.autograd.Function], *args: Any) -> Tensor:
-    """The result of a function with one; torch's `apply` has no type."""
-    result: Tensor = function.apply(*args)  # type: ignore[no-untyped-call]
+    """The result of a function with one, without what torch's `apply` does for its transforms."""
+    if torch._C._are_functorch_transforms_active():  # `torch.func`: it raises torch's error
+        result: Tensor = function.apply(*args)  # type: ignore[no-untyped-call]
+    else:
+        result = super(torch.autograd.Function, function).apply(*args)  # type: ignore[misc]
     return result
 
 

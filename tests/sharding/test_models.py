@@ -100,7 +100,7 @@ def check_gradients(models, run, whole, pieces):
         close(own.grad, theirs.grad, 1e-11)
 
 
-def train(model, batches, target, *, clip=0.3):
+def train(model, batches, target, *, clip=0.03):
     """Three steps of AdamW; clipping by the global norm, and a learning rate that changes."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-2, total_steps=4)
@@ -122,7 +122,7 @@ def test_three_steps_of_training(distributed_mesh, models, run):
     norms = train(serial, batches, target)
     pieces = [run.cut(batch, distributed_mesh) for batch in batches]
     found = train(sharded, pieces, run.cut([target], distributed_mesh)[0])
-    assert (norms > 0.3).any()  # something is clipped
+    assert (norms > 0.03).any()  # something is clipped
     close(found, norms, 1e-10)
     for own, theirs in zip(sharded.parameters(), serial.parameters(), strict=True):
         close(own, theirs, 1e-10)
