@@ -5,7 +5,7 @@ A case is plain data. It can be sent to a rank, and nothing is built before it r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -132,6 +132,13 @@ class Case:
         {'domain': 3}
         """
         return {"domain": ranks} if self.mesh is None else dict(self.mesh)
+
+    def tensors(self) -> Iterator[Input]:
+        """All inputs that are tensors."""
+        for argument in self.inputs:
+            for part in argument if isinstance(argument, tuple) else (argument,):
+                if isinstance(part, Input):
+                    yield part
 
     @property
     def own_ranks(self) -> int | None:

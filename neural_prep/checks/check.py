@@ -31,7 +31,7 @@ from neural_prep.checks.compare import (
     local_slices,
     unlike,
 )
-from neural_prep.checks.twins import Twin, draw, make_twins, seed_of
+from neural_prep.checks.twins import Twin, draw, dtype_of, make_twins, seed_of
 from neural_prep.sharding.shard_tensor import ShardTensor, from_local
 from neural_prep.world import group
 from neural_prep.world.group import World
@@ -55,6 +55,7 @@ class Outcome:
         errors: The largest error of each part that was compared.
         differences: What differs: a line for each tensor.
         raised: What ended the case here, in a line.
+        refused: Whether that was a refusal: NotImplementedError.
         trace: Where it was raised.
         same: What must be the same on other ranks, by tensor: which piece it is, and its digest.
         layouts: How each output is cut, which must be the same on all ranks.
@@ -66,6 +67,7 @@ class Outcome:
     errors: dict[Part, float] = field(default_factory=dict)
     differences: list[str] = field(default_factory=list)
     raised: str = ""
+    refused: bool = False
     trace: str = ""
     same: dict[str, tuple[tuple[int, ...], str]] = field(default_factory=dict)
     layouts: dict[str, str] = field(default_factory=dict)
@@ -103,6 +105,7 @@ def run_case(case: Case, world: World) -> Outcome:
     except Exception as error:
         is_serial = isinstance(error, SerialError)
         outcome.raised = str(error) if is_serial else f"raises {_in_a_line(error)}"
+        outcome.refused = isinstance(error, NotImplementedError)
         outcome.trace = _trace_of(error.__cause__ if is_serial and error.__cause__ else error)
     after = group.position()
     outcome.position = {name: count - before.get(name, 0) for name, count in after.items()}
@@ -140,7 +143,7 @@ def _run(case: Case, mesh: DeviceMesh, outcome: Outcome) -> None:
     if case.raises is not None:
         _check_refusal(case.raises, sharded, outcome)
         return
-    tolerance = Tolerance(case.rtol, case.atol)
+    tolerance = Tolerance(case.rtol, case.atol, dtype_of(case))
     try:
         expected = _call(serial, case)
     except Exception as error:
@@ -226,10 +229,10 @@ def _backward(roots: list[tuple[Tensor, Tensor]], generator: Generator) -> None:
     """Runs backward through both twins, from the same random gradient of each output."""
     ones, others, grads, pieces = [], [], [], []
     for one, other in roots:
-        grad = draw(tuple(one.shape), one.dtype, generator).to(one.device)
+        grad = draw(tuple(one.shape), other.dtype, generator).to(one.device)
         ones.append(one)
         others.append(other)
-        grads.append(grad)
+        grads.append(grad.to(one.dtype))
         if isinstance(other, ShardTensor):
             place = local_slices(other.sharding, one.shape)
             grad = from_local(grad[place].contiguous(), other.sharding)

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import fnmatch
 import os
-import re
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-from jsonargparse import ArgumentError, ArgumentParser
-from jsonargparse.typing import PositiveFloat, PositiveInt
 from rich.console import Console
 
 from neural_prep.checks.cases import Case, in_float32
+from neural_prep.checks.coverage import Survey
 from neural_prep.checks.launched import LaunchedWorld, LostError
-from neural_prep.checks.loading import explain, load_cases
+from neural_prep.checks.loading import load_cases
 from neural_prep.checks.names import nearest
+from neural_prep.checks.options import parse_options
 from neural_prep.checks.report import Row, show
+from neural_prep.checks.samples import load_samples
 from neural_prep.checks.started import StartedWorld
-from neural_prep.checks.verdict import Verdict
+from neural_prep.checks.survey import check_target, tell_survey
+from neural_prep.checks.verdict import HOLDS, REFUSES, Verdict
 from neural_prep.errors import InputError
 from neural_prep.interrupts import before_exit, is_first_to_end, leave
 from neural_prep.world.environment import is_launched
@@ -32,7 +33,6 @@ from neural_prep.world.slurm import as_launched
 
 _DONE, _FAILED, _WRONG_INPUT = 0, 1, 2
 _TURN = 2.0  # seconds in which rank 0 reports what all ranks find
-_TIMEOUT = 60.0  # seconds that a case may take
 
 
 @dataclass(slots=True)
@@ -41,7 +41,8 @@ class _Run:
 
     cases: Sequence[Case]
     ranks: int
-    left_out: int
+    report: Callable[[Sequence[Row], str], None]  # tells what was found, and why no more was
+    fine: Collection[str]  # verdicts with which all is well
     rows: list[Row] = field(default_factory=list)
     current: Case | None = None
     begun: float = 0.0
@@ -58,11 +59,11 @@ class _Run:
         """Prints the report, once, and returns the exit status."""
         if self.told.acquire(blocking=False):
             try:
-                show(self.rows, self.ranks, self.left_out, ended)
+                self.report(self.rows, ended)
                 sys.stdout.flush()
             except (BrokenPipeError, SystemExit):  # `| head`; the latter is rich's
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        holds = not ended and all(row.verdict.holds for row in self.rows)
+        holds = not ended and all(row.verdict.word in self.fine for row in self.rows)
         return _DONE if holds else _FAILED
 
     def not_run(self) -> str:
@@ -78,7 +79,7 @@ def run_check(args: Sequence[str]) -> int:
     speaks = not launched or os.environ["RANK"] == "0"
     sys.path.insert(0, os.getcwd())  # where a user's own functions are, as for `python -m`
     try:
-        return _check(_parse(args), launched=launched)
+        return _check(parse_options(args), launched=launched)
     except InputError as error:
         return _refuse(error, _WRONG_INPUT, speaks=speaks)
     except WorldError as error:
@@ -104,9 +105,9 @@ def _refuse(error: Exception, status: int, *, speaks: bool) -> int:
 def _check(options: Any, *, launched: bool) -> int:
     if launched:
         return _run_launched(options)
-    cases = _select(options)
+    plan = _plan(options)
     world = StartedWorld(options.nproc_per_node, options.timeout)
-    run = _run_of(cases, world.size, options.dtype)
+    run = plan(world.size)
     try:
         _run_all(run, world)
     except WorldError as error:
@@ -125,7 +126,7 @@ def _run_launched(options: Any) -> int:
             f"--nproc-per-node: {options.nproc_per_node}, but the launcher has started {local}; "
             "leave it out"
         )
-    run = _run_of(_select(options), size, options.dtype)
+    run = _plan(options)(size)
     speaks = os.environ["RANK"] == "0"
 
     def lose(verdict: Verdict) -> None:
@@ -160,11 +161,45 @@ def _tell_ended(run: _Run) -> None:
     )
 
 
+def _plan(options: Any) -> Callable[[int], _Run]:
+    """What to run on so many ranks; what is wrong with files shows before.
+
+    Raises:
+        InputError: if anything is.
+    """
+    if options.coverage is not None:
+        return _plan_survey(options)
+    cases = _select(options)
+    return lambda ranks: _run_of(cases, ranks, options.dtype)
+
+
 def _run_of(cases: Sequence[Case], ranks: int, dtype: str) -> _Run:
     """The run of those cases that are for so many ranks, and have such a dtype."""
     able = in_float32(cases) if dtype == "float32" else cases
     chosen = [case for case in able if ranks in case.ranks]
-    return _Run(chosen, ranks, len(cases) - len(chosen))
+    left_out = len(cases) - len(chosen)
+
+    def report(rows: Sequence[Row], ended: str) -> None:
+        show(rows, ranks, left_out, ended)
+
+    return _Run(chosen, ranks, report, (HOLDS,))
+
+
+def _plan_survey(options: Any) -> Callable[[int], _Run]:
+    """All trials of samples, on so many ranks."""
+    check_target(options.coverage)
+    samples = load_samples(options.config)
+
+    def survey_on(ranks: int) -> _Run:
+        survey = Survey.of(samples, ranks)
+        cases = [trial.case for trial in survey.trials.values()]
+
+        def report(rows: Sequence[Row], ended: str) -> None:
+            tell_survey(survey, rows, options.coverage, ended)
+
+        return _Run(cases, ranks, report, (HOLDS, REFUSES))
+
+    return survey_on
 
 
 def _run_all(run: _Run, world: StartedWorld | LaunchedWorld) -> None:
@@ -194,72 +229,3 @@ def _select(options: Any) -> list[Case]:
             )
         return found
     return cases
-
-
-def _parse(args: Sequence[str]) -> Any:
-    parser = _parser()
-    known = [name for action in parser._actions for name in action.option_strings]
-    for arg in args:
-        name = arg.partition("=")[0]
-        if name.startswith("--") and name not in known:
-            raise InputError(f"{name} is not a known option{nearest(name, known)}")
-    try:
-        return parser.parse_args(list(args))
-    except ArgumentError as error:
-        found = re.fullmatch(r"(\w+): (.*)", explain(error, {}))
-        line = explain(error, {})
-        if found is not None:
-            line = f"--{found[1].replace('_', '-')}: {_in_words(found[2])}"
-        raise InputError(f"{line} (neural-prep check --help lists all options)") from error
-
-
-def _in_words(said: str) -> str:
-    """What jsonargparse says of a number that is none, in fewer words.
-
-    >>> _in_words("Not of type PositiveInt: 0 does not conform to restriction v>0")
-    'found 0, expected a whole number above 0'
-    >>> _in_words("Not of type PositiveFloat: could not convert string to float: 'x'")
-    'found x, expected a number above 0'
-    """
-    found = re.match(r"Not of type Positive(\w+): (?:(\S+) does not conform|.*: '(.*)')", said)
-    if found is None:
-        return said
-    kind = "whole number" if found[1] == "Int" else "number"
-    return f"found {found[2] or found[3]}, expected a {kind} above 0"
-
-
-def _parser() -> ArgumentParser:
-    parser = ArgumentParser(
-        prog="neural-prep check",
-        description="Check sharded layers against their serial twins: outputs, gradients of inputs "
-        "and parameters, buffers. Starts its own ranks, or uses torchrun's or srun's.",
-        exit_on_error=False,
-    )
-    parser.add_argument(
-        "-c", "--config", type=str, required=True, metavar="FILE", help="The file of cases."
-    )
-    parser.add_argument(
-        "--nproc-per-node",
-        type=PositiveInt,
-        default=None,
-        metavar="N",
-        help="Number of ranks. Default: that of GPUs, else 2.",
-    )
-    parser.add_argument(
-        "--only", type=str | None, metavar="PATTERN", help="Only cases with such names: 'conv*'."
-    )
-    parser.add_argument(
-        "--dtype",
-        type=Literal["float64", "float32"],
-        default="float64",
-        help="With float32, check in that, to 1e-5, the cases that set no dtype of their own. "
-        "Default: each case's dtype.",
-    )
-    parser.add_argument(
-        "--timeout",
-        type=PositiveFloat,
-        default=_TIMEOUT,
-        metavar="SECONDS",
-        help=f"Seconds that a case may take. Default: {_TIMEOUT:g}.",
-    )
-    return parser

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from neural_prep.sharding.layout import Layout
 from neural_prep.sharding.shard_tensor import ShardTensor
+from neural_prep.sharding.transport import summed_in
 
 NONE = 0.0
 
@@ -39,10 +40,21 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """What error is allowed: `atol`, and `rtol` of the largest value."""
+    """What error is allowed.
+
+    Attributes:
+        rtol: Of the largest value.
+        atol: Besides.
+        dtype: That of the case: the serial twin of 16-bit floats is in float32.
+    """
 
     rtol: float
     atol: float
+    dtype: torch.dtype = torch.float64
+
+    def dtype_of(self, serial: torch.dtype) -> torch.dtype:
+        """The dtype of what has such a serial twin."""
+        return self.dtype if serial == summed_in(self.dtype) else serial
 
 
 def leaves_of(tree: Any, name: str) -> Iterator[tuple[str, Any]]:
@@ -103,8 +115,9 @@ def compare(
     """
     expected = serial.detach() if place is None else serial.detach()[place]
     found = found.detach()
-    if found.dtype != expected.dtype:
-        return unlike(f"is of {found.dtype}, expected {expected.dtype}")
+    dtype = tolerance.dtype_of(expected.dtype)
+    if found.dtype != dtype:
+        return unlike(f"is of {found.dtype}, expected {dtype}")
     if found.device.type != expected.device.type:
         return unlike(f"is on {found.device.type}, expected {expected.device.type}")
     if found.shape != expected.shape:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from math import prod
 from pathlib import Path
@@ -29,6 +29,7 @@ _TYPE = re.compile(
     r"Expected (?:an? )?(?:<class '(?:collections\.abc\.)?)?(?:typing\.)?(\w+(?:\[[^]]*\])?)"
 )
 _WORDS = {"Mapping": "a mapping", "dict": "a mapping", "tuple": "a list", "list": "a list"}
+_KEYS = ("defaults", "cases")
 _DEFAULTS = tuple(field.name for field in dataclasses.fields(Defaults))
 _INPUT = tuple(field.name for field in dataclasses.fields(Input))
 _CASE = tuple(field.name for field in dataclasses.fields(Case) if field.name != "has_own_dtype")
@@ -43,7 +44,15 @@ def load_cases(path: str | Path) -> list[Case]:
     Raises:
         InputError: if the file cannot be read or anything in it is wrong.
     """
-    content = _read(Path(path))
+    return cases_in(read(path, _KEYS), path)
+
+
+def cases_in(content: Mapping[str, Any], path: str | Path) -> list[Case]:
+    """The cases that a file holds.
+
+    Raises:
+        InputError: if anything in them is wrong.
+    """
     try:
         defaults = _defaults(content.get("defaults"))
         found = content.get("cases")
@@ -60,9 +69,14 @@ def load_cases(path: str | Path) -> list[Case]:
     return list(cases.values())
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read(path: str | Path, keys: Collection[str]) -> dict[str, Any]:
+    """What a file holds, under no other keys than these.
+
+    Raises:
+        InputError: if the file cannot be read, or has another key.
+    """
     try:
-        with path.open(encoding="utf-8") as file:
+        with Path(path).open(encoding="utf-8") as file:
             content = yaml.load(file, StrictLoader)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
@@ -72,8 +86,8 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise InputError(f"{path} holds {type(content).__name__}; expected defaults: and cases:")
     for key in content:
-        if key not in ("defaults", "cases"):
-            raise InputError(f"{path}: {unknown(key, ('defaults', 'cases'))}")
+        if key not in keys:
+            raise InputError(f"{path}: {unknown(key, keys)}")
     return content
 
 

@@ -42,15 +42,19 @@ def show(rows: Sequence[Row], ranks: int, left_out: int, ended: str = "") -> Non
     if rows:
         console.print(make_table(_columns(rows)), crop=False)
         console.print()
-    for row in rows:
-        if not row.verdict.holds:
-            console.print(Text(f"{row.name} {row.verdict.word}", style="bold red"), soft_wrap=True)
-            for line in row.verdict.lines:
-                console.print(Text(_indented(line)), soft_wrap=True)
-            console.print()
+    show_wrong(console, [row for row in rows if not row.verdict.holds])
     if ended:
         console.print(Text(ended, style="bold red"), soft_wrap=True)
     console.print(Text(last_line(rows, ranks, left_out)), soft_wrap=True)
+
+
+def show_wrong(console: Console, rows: Sequence[Row]) -> None:
+    """Prints what is wrong with cases."""
+    for row in rows:
+        console.print(Text(f"{row.name} {row.verdict.word}", style="bold red"), soft_wrap=True)
+        for line in row.verdict.lines:
+            console.print(Text(_indented(line)), soft_wrap=True)
+        console.print()
 
 
 def last_line(rows: Sequence[Row], ranks: int, left_out: int) -> str:

@@ -22,6 +22,7 @@ from neural_prep.checks.loading import parse_module
 from neural_prep.checks.names import find_name
 from neural_prep.checks.sound import shape_of
 from neural_prep.sharding.shard_tensor import ShardTensor, from_local, to_local
+from neural_prep.sharding.transport import summed_in
 
 _SHIFT = 0.1  # of parameters and buffers
 
@@ -67,11 +68,6 @@ def make_twins(case: Case, mesh: DeviceMesh, generator: Generator) -> tuple[Twin
         mesh: The ranks, as the case arranges them.
         generator: Draws values; alike on all ranks.
     """
-    function = _function(case, generator, mesh.device_type)
-    drawn = {
-        name: _draw_input(part, case.dtype, generator).to(mesh.device_type)
-        for name, part in _tensors(case)
-    }
     sizes = mesh.size()
 
     def scatter(part: Input, leaf: Tensor) -> Tensor:
@@ -80,8 +76,41 @@ def make_twins(case: Case, mesh: DeviceMesh, generator: Generator) -> tuple[Twin
         shard = ShardTensor.scatter(leaf, mesh, part.cut, part.sizes.get(sizes))
         return from_local(_in_memory(part, to_local(shard)), shard.sharding)
 
-    sharded = _twin(case, copy.deepcopy(function), drawn, scatter)
-    return _twin(case, function, drawn, _in_memory), sharded
+    return make_twins_by(scatter, case, mesh.device_type, generator)
+
+
+def make_twins_by(
+    place: Callable[[Input, Tensor], Tensor], case: Case, device: str, generator: Generator
+) -> tuple[Twin, Twin]:
+    """The serial twin of a case, and one whose tensors are placed on ranks.
+
+    The serial twin of 16-bit floats is in float32, and of the same values.
+
+    Args:
+        place: Puts a tensor where its input says.
+        case: The case.
+        device: The kind of device.
+        generator: Draws values; alike on all ranks.
+    """
+    function = _function(case, generator, device)
+    drawn = {
+        name: _draw_input(part, case.dtype, generator).to(device) for name, part in _tensors(case)
+    }
+    placed = _twin(case, copy.deepcopy(function), drawn, place)
+    narrow = dtype_of(case)
+    wide = summed_in(narrow)
+    if isinstance(function, nn.Module):
+        function = function.to(wide)
+    widened = {
+        name: leaf.to(wide) if leaf.dtype == narrow else leaf for name, leaf in drawn.items()
+    }
+    return _twin(case, function, widened, _in_memory), placed
+
+
+def dtype_of(case: Case) -> torch.dtype:
+    """Of its parameters, and of inputs that have none of their own."""
+    found: torch.dtype = getattr(torch, case.dtype)
+    return found
 
 
 def seed_of(case: Case) -> int:
@@ -195,7 +224,7 @@ def _function(case: Case, generator: Generator, device: str) -> Callable[..., An
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed_of(case))
         module = build_module(case.module)
-    module = module.to(device=device, dtype=getattr(torch, case.dtype)).train(case.training)
+    module = module.to(device=device, dtype=dtype_of(case)).train(case.training)
     with torch.no_grad():
         for parameter in module.parameters():
             shift = draw(tuple(parameter.shape), parameter.dtype, generator)

@@ -11,7 +11,8 @@ from neural_prep.world.ranks import is_of_lost_peer
 
 _WIDTH = 120  # of what is told briefly
 _LINES = 12  # of a stack or of what a rank has written
-HOLDS, DIFFERS, RAISES, HANGS, DIES = "holds", "differs", "raises", "hangs", "dies"
+HOLDS, REFUSES = "holds", "refuses"
+DIFFERS, RAISES, HANGS, DIES = "differs", "raises", "hangs", "dies"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,8 @@ def judge(outcomes: Mapping[int, Outcome], fates: Mapping[int, Fate]) -> Verdict
         lines.append(f"the ranks left the case at different points: {apart}")
     if dead:
         word = DIES
+    elif not fates and not apart and _all_refuse(outcomes.values()):
+        word = REFUSES
     elif len(raising) > len(following):
         word = RAISES
     elif fates and not any(one.differences for one in outcomes.values()):
@@ -80,6 +83,13 @@ def judge(outcomes: Mapping[int, Outcome], fates: Mapping[int, Fate]) -> Verdict
     else:
         word = DIFFERS if lines else HOLDS
     return Verdict(word, _largest(outcomes.values()), tuple(lines), not (fates or apart))
+
+
+def _all_refuse(outcomes: Iterable[Outcome]) -> bool:
+    """Whether all ranks refuse alike, with nothing wrong before."""
+    found = list(outcomes)
+    alike = len({one.raised for one in found}) == 1
+    return alike and all(one.refused and not one.differences for one in found)
 
 
 def _raised(outcome: Outcome) -> str:

@@ -20,7 +20,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from neural_prep.sharding.layout import Cut, Layout
 from neural_prep.sharding.operands import operand, reduce_over
 from neural_prep.sharding.refusal import refusal
-from neural_prep.sharding.shard_tensor import ShardTensor, from_local, shards_in
+from neural_prep.sharding.shard_tensor import ShardTensor, from_local, shards_in, to_local
+from neural_prep.sharding.transport import summed_in
 from neural_prep.sharding.trees import map_tensors
 
 Label = int | str
@@ -81,8 +82,13 @@ def product(
     result: Labels,
     *,
     division: Division | None = None,
+    term: Tensor | None = None,
+    beta: Any = 1,
+    alpha: Any = 1,
 ) -> ShardTensor:
     """The sharded version of a function that is linear in each operand.
+
+    Sums over ranks of 16-bit floats are formed in float32, and rounded once.
 
     Args:
         compute: The function, of the operands alone.
@@ -90,6 +96,9 @@ def product(
         labels: For each operand its dimensions' labels.
         result: The result's labels.
         division: How to divide the work; by default so that the largest operand stays as it is.
+        term: What is added: `beta * term + alpha * product`.
+        beta: Its factor.
+        alpha: That of the product.
 
     Raises:
         RuntimeError: what torch raises where labels and shapes don't fit.
@@ -104,8 +113,13 @@ def product(
         operand(tensor, division.layout(names, tensor.shape), work)
         for tensor, names in zip(operands, labels, strict=True)
     ]
-    whole = reduce_over(compute(*pieces), work, *division.axes_without(result))
-    return from_local(whole, division.layout(result, [sizes[label] for label in result]))
+    axes = division.axes_without(result)
+    narrow = operands[0].dtype
+    wide = summed_in(narrow) if axes else narrow
+    whole = reduce_over(compute(*(piece.to(wide) for piece in pieces)), work, *axes)
+    found = from_local(whole, division.layout(result, [sizes[label] for label in result]))
+    found = found if term is None else plus(found, term, beta, alpha)
+    return found if wide == narrow else from_local(to_local(found).to(narrow), found.sharding)
 
 
 def divide(operands: Sequence[Tensor], labels: Sequence[Labels]) -> Division:

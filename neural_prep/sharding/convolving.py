@@ -13,6 +13,7 @@ from torch import Tensor
 from neural_prep.sharding.adjoint import connected
 from neural_prep.sharding.channels import Channels
 from neural_prep.sharding.operands import reduce_over
+from neural_prep.sharding.transport import summed_in
 
 
 def each_dim(value: int | Sequence[int], count: int) -> tuple[int, ...]:
@@ -88,7 +89,7 @@ class Local:
     """A convolution of pieces.
 
     Attributes:
-        run: Torch's own, given a bias or None.
+        run: Torch's own, given input, weight, and a bias or None.
         shape: Of this rank's piece of the output.
         input: The rows that it reads.
         weight: This rank's filters.
@@ -97,7 +98,7 @@ class Local:
         late: Whether the bias is added after all else.
     """
 
-    run: Callable[[Tensor | None], Tensor]
+    run: Callable[[Tensor, Tensor, Tensor | None], Tensor]
     shape: tuple[int, ...]
     input: Tensor
     weight: Tensor
@@ -107,21 +108,24 @@ class Local:
 
 
 def convolve_local(call: Local) -> Tensor:
-    """This rank's piece of the output: partial sums added up, then the bias."""
+    """This rank's piece of the output: partial sums added up, then the bias; rounded once."""
+    narrow = call.input.dtype
+    wide = summed_in(narrow) if call.channels.partial else narrow
+    input, weight = call.input.to(wide), call.weight.to(wide)
     empty = call.input.numel() == 0 or 0 in call.shape
     late = call.late or call.channels.partial or empty
     if empty:
-        like = call.input.new_empty(0, dtype=_computed_in(call.input))
-        result = connected(call.shape, like, call.input, call.weight)
+        like = input.new_empty(0, dtype=_computed_in(input))
+        result = connected(call.shape, like, input, weight)
     else:
-        result = call.run(None if late else call.bias)
+        result = call.run(input, weight, None if late else call.bias)
     if call.channels.partial:
         assert call.channels.axis is not None
         result = reduce_over(result, call.channels.layout, call.channels.axis)
-    if call.bias is None or not late:
-        return result
-    ones = (1,) * (call.weight.ndim - 2)
-    return result + call.bias.to(result.dtype).reshape(-1, *ones)
+    if call.bias is not None and late:
+        ones = (1,) * (weight.ndim - 2)
+        result = result + call.bias.to(result.dtype).reshape(-1, *ones)
+    return result if wide == narrow else result.to(narrow)
 
 
 def _computed_in(tensor: Tensor) -> torch.dtype:

@@ -139,7 +139,7 @@ class _Attend(torch.autograd.Function):
         own = (grad * result.to(work)).sum(-1, keepdim=True)
         to_query = torch.zeros_like(scaled)
         to_masks = [
-            torch.zeros_like(mask) if needed else None
+            torch.zeros_like(mask, dtype=work) if needed else None
             for mask, needed in zip(masks, ctx.needs_input_grad[4:], strict=True)
         ]
         keys, values = key, value
@@ -168,7 +168,10 @@ class _Attend(torch.autograd.Function):
             (to_query * ring.scale).to(query.dtype),
             to_key.to(key.dtype),
             to_value.to(value.dtype),
-            *to_masks,
+            *(
+                None if each is None else each.to(mask.dtype)
+                for each, mask in zip(to_masks, masks, strict=True)
+            ),
         )
 
 

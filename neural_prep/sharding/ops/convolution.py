@@ -65,7 +65,7 @@ def _convolution(
         pads[dim] = (0, 0)
     local, inner = _pad_unevenly(local, pads)
 
-    def run(offset: Tensor | None) -> Tensor:
+    def run(local: Tensor, filters: Tensor, offset: Tensor | None) -> Tensor:
         return function(local, filters, offset, steps, inner, spacing, channels.groups)
 
     call = Local(run, result.local_shape(shape), local, filters, offset, channels)

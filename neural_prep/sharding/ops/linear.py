@@ -12,7 +12,6 @@ from torch import Tensor
 from neural_prep.sharding.contractions import (
     Labels,
     divide,
-    plus,
     product,
     raise_as_torch,
     refuse_options,
@@ -35,8 +34,8 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> ShardTe
     if bias is not None and not division.axes_without([*batch, *rows]) and bias.ndim == 1:
         operands = (input, weight, bias)
         return product(F.linear, operands, [*labels, rows], [*batch, *rows], division=division)
-    result = product(F.linear, (input, weight), labels, [*batch, *rows], division=division)
-    return result if bias is None else plus(result, bias)
+    factors = (input, weight)
+    return product(F.linear, factors, labels, [*batch, *rows], division=division, term=bias)
 
 
 @sharded("bilinear")
@@ -49,8 +48,7 @@ def bilinear(
     input1 = _sharded_if_none_is(input1, input2, weight, bias=bias)
     batch = [f"batch{dim}" for dim in range(input1.ndim - 1)]
     labels = [[*batch, "in1"], [*batch, "in2"], ["out", "in1", "in2"]]
-    result = product(_bilinear, (input1, input2, weight), labels, [*batch, "out"])
-    return result if bias is None else plus(result, bias)
+    return product(_bilinear, (input1, input2, weight), labels, [*batch, "out"], term=bias)
 
 
 def _sharded_if_none_is(first: Tensor, *others: Tensor, bias: Tensor | None) -> Tensor:
@@ -137,8 +135,8 @@ def factors_and_term(
         layout = next(shards_in(input)).sharding
         first = from_local(first, Layout.replicated(layout.mesh))
     left, right, result = _PRODUCTS[name]
-    whole = product(_BARE[name], (first, second), [left, right], result)
-    return plus(whole, input, beta, alpha)
+    factors, labels = (first, second), [left, right]
+    return product(_BARE[name], factors, labels, result, term=input, beta=beta, alpha=alpha)
 
 
 def _sum_of_products(first: Tensor, second: Tensor) -> Tensor:

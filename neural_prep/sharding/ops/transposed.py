@@ -63,7 +63,7 @@ def _transposed(
         place = 2 * (count - 1 - dim)
         crop[place : place + 2] = plan.more
 
-    def run(offset: Tensor | None) -> Tensor:
+    def run(local: Tensor, filters: Tensor, offset: Tensor | None) -> Tensor:
         found = function(local, filters, offset, steps, pads, extra, channels.groups, spacing)
         return F.pad(found, crop) if any(crop) else found
 
