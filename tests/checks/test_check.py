@@ -119,6 +119,24 @@ def test_other_exception(make_cases, world, function, raises, line):
     assert line in str(failed.value)
 
 
+@on_any
+def test_bfloat16_beside_float32(make_cases, world):
+    """Both twins have the same rounded values, so that what rounds nothing is exact."""
+    keys = {"dtype": "bfloat16", "rtol": 0.0, "atol": 0.0, "ranks": [1, 2, 3, 4]}
+    (case,) = load_cases(make_cases({"function": "right", **keys}))
+    check_case(case, world)
+    (sums,) = load_cases(make_cases({"function": "torch.cos", **keys}))
+    with pytest.raises(AssertionError, match=r"output differs by \d\.\de-03 .* allowed 0\.0e\+00"):
+        check_case(sums, world)
+
+
+@on_two
+def test_bfloat16_stays_bfloat16(make_cases, world):
+    (case,) = load_cases(make_cases({"function": "wrong_dtype", "dtype": "bfloat16"}))
+    with pytest.raises(AssertionError, match=r"is of torch\.float32, expected torch\.bfloat16"):
+        check_case(case, world)
+
+
 @on_two
 def test_replicated_values_are_the_same_on_all_ranks(make_cases, world):
     case = {"function": "unequal", "inputs": [{"shape": [3]}]}
