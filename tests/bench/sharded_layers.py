@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,12 @@ class Measured:
     numbers: dict[str, float]
 
 
-def measure_rank(
-    rank: int, ranks: int, store: Path, what: str, repeat: int, results: Any
-) -> None:
+def measure_rank(rank: int, ranks: int, store: Path, what: str, repeat: int, results: Any) -> None:
     """What a started process does."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.FileStore(str(store), ranks), rank=rank, world_size=ranks)
+    dist.init_process_group(
+        "gloo", store=dist.FileStore(str(store), ranks), rank=rank, world_size=ranks
+    )
     mesh = init_device_mesh("cpu", (ranks,), mesh_dim_names=("domain",))
     torch.manual_seed(0)
     results.put(Measured(rank, MEASURES[what](mesh, repeat)))
@@ -46,7 +47,7 @@ def count_bytes(mesh: DeviceMesh, repeat: int) -> dict[str, float]:
     ranks = mesh.size()
     layer = nn.Conv2d(16, 16, 3, padding=1)
     field = torch.randn(1, 16, 96 * ranks, 256)
-    piece = field[:, :, : 96].clone().requires_grad_()
+    piece = field[:, :, :96].clone().requires_grad_()
     shard = ShardTensor.scatter(field, mesh, CUT).detach().requires_grad_()
 
     def step(x: Tensor) -> None:
@@ -73,21 +74,23 @@ def time_calls(mesh: DeviceMesh, repeat: int) -> dict[str, float]:
     found = {}
     for name, call in calls().items():
         full = torch.randn(2, 8, 6, 8)
-        plain = full.clone().requires_grad_()
-        shard = ShardTensor.scatter(full, mesh, CUT).detach().requires_grad_()
+        pair = (ShardTensor.scatter(full, mesh, CUT).detach(), full)
 
         def both(x: Tensor, call: Callable[[Tensor], Tensor] = call) -> None:
             torch.autograd.grad(call(x).sum(), x)
 
-        def total(x: Tensor) -> None:  # what `both` does besides
-            torch.autograd.grad(x.sum(), x)
-
-        for part, of in (("forward", call), ("with backward", both)):
-            ours, theirs = best([lambda of=of: of(shard), lambda of=of: of(plain)], repeat, 50, time.process_time)
-            found[f"{name}/{part}"] = (ours - theirs) * 1e6
-        ours, theirs = best([lambda: total(shard), lambda: total(plain)], repeat, 50, time.process_time)
-        found[f"{name}/with backward"] -= (ours - theirs) * 1e6
+        found[f"{name}/forward"] = difference(call, pair, repeat)
+        found[f"{name}/with backward"] = difference(both, pair, repeat) - difference(
+            lambda x: torch.autograd.grad(x.sum(), x), pair, repeat
+        )
     return found
+
+
+def difference(call: Callable[[Tensor], Any], pair: Sequence[Tensor], repeat: int) -> float:
+    """Microseconds by which a call on the first of two takes longer than on the second."""
+    ours, theirs = (partial(call, each.requires_grad_()) for each in pair)
+    first, second = best([ours, theirs], repeat, 50, time.process_time)
+    return (first - second) * 1e6
 
 
 def calls() -> dict[str, Callable[[Tensor], Tensor]]:
@@ -137,7 +140,9 @@ def peak_of_ring(mesh: DeviceMesh, repeat: int) -> dict[str, float]:
     """Bytes above what was there before, at the worst moment."""
     ranks = mesh.size()
     pieces = [
-        ShardTensor.scatter(torch.randn(1, 4, 2048 * ranks, 32), mesh, CUT).detach().requires_grad_()
+        ShardTensor.scatter(torch.randn(1, 4, 2048 * ranks, 32), mesh, CUT)
+        .detach()
+        .requires_grad_()
         for _ in range(3)
     ]
     with watching() as seen:
@@ -151,7 +156,9 @@ def counting() -> Iterator[dict[str, int]]:
     counts = {"moved": 0, "summed": 0}
     move, add = dist.all_to_all_single, dist.all_reduce
 
-    def moving(output: Tensor, input: Tensor, receive: Any, send: Any, group: Any, **kw: Any) -> Any:
+    def moving(
+        output: Tensor, input: Tensor, receive: Any, send: Any, group: Any, **kw: Any
+    ) -> Any:
         size = input.element_size()
         counts["moved"] += size * (sum(send) - send[dist.get_rank(group)])
         return move(output, input, receive, send, group, **kw)

@@ -105,8 +105,12 @@ def _ring(options: argparse.Namespace) -> Section:
     for ranks in options.ranks:
         peak = max(each.numbers["peak"] for each in run(ranks, "ring", 1))
         alone = alone or peak
-        section.rows.append({"ranks": ranks, "peak of a rank": peak / 1e6, "of the first": peak / alone})
-        section.hold("peak / that of the first row", 1.25, f"{ranks} ranks", peak / alone, least=False)
+        section.rows.append(
+            {"ranks": ranks, "peak of a rank": peak / 1e6, "of the first": peak / alone}
+        )
+        section.hold(
+            "peak / that of the first row", 1.25, f"{ranks} ranks", peak / alone, least=False
+        )
     return section
 
 

@@ -56,7 +56,9 @@ class ViTBlock(nn.Module):
         self.embed = nn.Conv2d(channels, width, patch, stride=patch)
         self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
         self.unembed = nn.ConvTranspose2d(width, channels, patch, stride=patch)
 
     def forward(self, x: Tensor) -> Tensor:  # (B, C, H, W)
@@ -103,7 +105,10 @@ class ConvNeXtBlock(nn.Module):
         super().__init__()
         self.depthwise = nn.Conv2d(channels, channels, 7, padding=3, groups=channels)
         self.norm = nn.LayerNorm(channels)
-        self.wide, self.narrow = nn.Linear(channels, 4 * channels), nn.Linear(4 * channels, channels)
+        self.wide, self.narrow = (
+            nn.Linear(channels, 4 * channels),
+            nn.Linear(4 * channels, channels),
+        )
         self.scale = nn.Parameter(torch.full((channels,), 0.1))
 
     def forward(self, x: Tensor) -> Tensor:  # (B, C, H, W)
@@ -117,8 +122,12 @@ class MessagePassing(nn.Module):
 
     def __init__(self, channels: int = 3, width: int = 4) -> None:
         super().__init__()
-        self.message = nn.Sequential(nn.Linear(2 * channels + 1, width), nn.SiLU(), nn.Linear(width, width))
-        self.update = nn.Sequential(nn.Linear(channels + width, width), nn.SiLU(), nn.Linear(width, channels))
+        self.message = nn.Sequential(
+            nn.Linear(2 * channels + 1, width), nn.SiLU(), nn.Linear(width, width)
+        )
+        self.update = nn.Sequential(
+            nn.Linear(channels + width, width), nn.SiLU(), nn.Linear(width, channels)
+        )
         self.norm = nn.LayerNorm(channels)
 
     def forward(self, nodes: Tensor, edges: Tensor, source: Tensor, target: Tensor) -> Tensor:

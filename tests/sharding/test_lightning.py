@@ -22,7 +22,8 @@ from example import DomainParallel
 
 ranks, epochs, before, after = sys.argv[1:]
 torch.manual_seed(0)
-net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.GroupNorm(2, 8), nn.GELU(), nn.Conv2d(8, 3, 3))
+layers = [nn.Conv2d(3, 8, 3, padding=1), nn.GroupNorm(2, 8), nn.GELU(), nn.Conv2d(8, 3, 3)]
+net = nn.Sequential(*layers)
 fields = torch.randn(9, 3, 13, 8, dtype=torch.float64)
 batches = DataLoader(TensorDataset(fields[:-1], fields[1:, :, 1:-1, 1:-1]), batch_size=4)
 trainer = Trainer(

@@ -10,7 +10,6 @@ from torch import nn
 
 from neural_prep.sharding import ShardTensor
 
-
 on_each_number_of_ranks = pytest.mark.multigpu_static(ranks=[1, 2, 3])
 
 GRAPH = torch.randint(0, 11, (2, 29), generator=torch.Generator().manual_seed(3))  # source, target
@@ -82,7 +81,9 @@ def close(found, expected, tolerance):
 @on_each_number_of_ranks
 def test_forward_and_backward(distributed_mesh, models, run):
     other = run.inputs()
-    check_gradients(models, run, other, run.cut([other[0].requires_grad_(), *other[1:]], distributed_mesh))
+    check_gradients(
+        models, run, other, run.cut([other[0].requires_grad_(), *other[1:]], distributed_mesh)
+    )
 
 
 def check_gradients(models, run, whole, pieces):
@@ -129,11 +130,15 @@ def test_three_steps_of_training(distributed_mesh, models, run):
 
 
 @pytest.mark.multigpu_static(ranks=[4])
-@pytest.mark.parametrize("name", [name for name, run in RUNS.items() if run.model != "MessagePassing"])
+@pytest.mark.parametrize(
+    "name", [name for name, run in RUNS.items() if run.model != "MessagePassing"]
+)
 def test_rows_and_columns_cut(distributed_mesh_2d, models, name):
     run = RUNS[name]
     whole = run.inputs()
     whole[0].requires_grad_()
     names = distributed_mesh_2d.mesh_dim_names
-    pieces = [ShardTensor.scatter(whole[0], distributed_mesh_2d, dict(zip(names, (2, 3), strict=True)))]
+    pieces = [
+        ShardTensor.scatter(whole[0], distributed_mesh_2d, dict(zip(names, (2, 3), strict=True)))
+    ]
     check_gradients(models, run, whole, pieces)
