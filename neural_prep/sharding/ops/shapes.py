@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from neural_prep.sharding.adjoint import connected
 from neural_prep.sharding.broadcast import broadcast_shape
 from neural_prep.sharding.halo import Fetch, fetch, plan_fetch
 from neural_prep.sharding.layout import Cut, Layout
@@ -97,7 +98,11 @@ def view_as_parts(function: Callable[..., Tensor], input: ShardTensor) -> Tensor
     pairs = name_of(function) == "view_as_complex"
     if pairs and input.sharding.axis_of(input.ndim - 1) is not None:
         raise refusal("view_as_complex", input.sharding, "needs both parts together")
-    return from_local(function(to_local(input)), input.sharding)
+    local = to_local(input)
+    if local.numel():
+        return from_local(function(local), input.sharding)
+    like = function(local.new_zeros(local.shape))  # torch looks at strides, which mean nothing here
+    return from_local(connected(like.shape, like, local), input.sharding)
 
 
 def _order(
