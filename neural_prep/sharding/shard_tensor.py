@@ -279,14 +279,21 @@ def shards_in(tree: Any) -> Iterator[ShardTensor]:
             yield from shards_in(each)
 
 
+_SAVED = torch.empty(0)
+
+
 class _FromLocal(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, local: Tensor, layout: Layout) -> ShardTensor:
         ctx.layout = layout
+        # Checkpointing computes again when backward first asks for something that was saved, and
+        # ranks with empty pieces may have saved nothing else: all must do so at the same place.
+        ctx.save_for_backward(_SAVED)
         return ShardTensor(local, layout)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        _ = ctx.saved_tensors
         shard = _laid_out(grad, ctx.layout)
         # The very piece, not an alias: the engine copies a gradient that someone else holds, too,
         # before it accumulates into it, and it knows by counting holders of the tensor.

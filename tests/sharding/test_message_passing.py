@@ -114,7 +114,7 @@ def test_two_axes(distributed_mesh_2d):
     check(distributed_mesh_2d, Layer().double())
 
 
-@pytest.mark.multigpu_static(ranks=[1, 2])
+@pytest.mark.multigpu_static(ranks=[1, 2, 3])
 def test_checkpointed(distributed_mesh):
     class Checkpointed(Layer):
         def forward(self, *args):

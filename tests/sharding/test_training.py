@@ -31,12 +31,18 @@ class Head(nn.Module):
         return self.head(self.layer(x).mean(2)).square().mean()
 
 
+def all_on_the_last(mesh):
+    """Empty pieces on all other ranks."""
+    return [0] * (mesh.size() - 1) + [SHAPE[2]]
+
+
+@pytest.mark.parametrize("sizes", [None, all_on_the_last], ids=["even", "empty pieces"])
 @pytest.mark.parametrize("run", [None, True, False], ids=["plain", "reentrant", "not reentrant"])
-def test_a_head_on_the_mean_over_the_cut_dimension(distributed_mesh, run):
+def test_a_head_on_the_mean_over_the_cut_dimension(distributed_mesh, run, sizes):
     serial, sharded = Head(), Head()
     one, other = whole().requires_grad_(), whole().requires_grad_()
     serial(one).backward()
-    x = ShardTensor.scatter(other, distributed_mesh, CUT)
+    x = ShardTensor.scatter(other, distributed_mesh, CUT, sizes and [sizes(distributed_mesh)])
     loss = sharded(x) if run is None else checkpoint(sharded, x, use_reentrant=run)
     loss.backward()
     pairs = [(other, one), *zip(sharded.parameters(), serial.parameters(), strict=True)]
