@@ -6,9 +6,10 @@ without a cut has the same values on all of its ranks: the tensor is replicated 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
+from weakref import ReferenceType, ref
 
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
@@ -77,8 +78,11 @@ class Layout:
 
     mesh: DeviceMesh
     cuts: tuple[Cut | None, ...]
+    _cut_axes: tuple[tuple[int, Cut], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        found = tuple((axis, cut) for axis, cut in enumerate(self.cuts) if cut is not None)
+        object.__setattr__(self, "_cut_axes", found)  # asked for many times in each call
         names = self.mesh.mesh_dim_names
         if names is None:
             raise ValueError("the mesh's axes have no names; give it mesh_dim_names")
@@ -150,13 +154,11 @@ class Layout:
     @property
     def is_replicated(self) -> bool:
         """Whether nothing is cut."""
-        return all(cut is None for cut in self.cuts)
+        return not self._cut_axes
 
-    def cut_axes(self) -> Iterator[tuple[int, Cut]]:
+    def cut_axes(self) -> tuple[tuple[int, Cut], ...]:
         """The axes that cut a dimension, with their cuts."""
-        for axis, cut in enumerate(self.cuts):
-            if cut is not None:
-                yield axis, cut
+        return self._cut_axes
 
     def axis_of(self, dim: int) -> int | None:
         """The axis along which a dimension is cut; None: it is whole."""
@@ -164,15 +166,17 @@ class Layout:
 
     def rank(self, axis: int) -> int:
         """This rank's place along an axis."""
-        return int(self.mesh.get_local_rank(axis))
+        return _place(self.mesh).ranks[axis]
 
     def group(self, axis: int) -> ProcessGroup:
         """The ranks along an axis, this one among them."""
-        return self.mesh.get_group(axis)
+        return _place(self.mesh).groups[axis]
 
     def with_cut(self, axis: int, cut: Cut | None) -> Layout:
         """The same but for one axis."""
-        return replace(self, cuts=(*self.cuts[:axis], cut, *self.cuts[axis + 1 :]))
+        if self.cuts[axis] == cut:
+            return self
+        return Layout(self.mesh, (*self.cuts[:axis], cut, *self.cuts[axis + 1 :]))
 
     def with_dims(self, dims: Mapping[int, int]) -> Layout:
         """The same cuts of dimensions that have moved; those that are not named are cut no more."""
@@ -203,3 +207,35 @@ class Layout:
         names = self.mesh.mesh_dim_names or ()
         cuts = [f"dim {cut.dim} along {names[axis]}" for axis, cut in self.cut_axes()]
         return f"cut {' and '.join(cuts)}" if cuts else "replicated"
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """This rank's place in a mesh, which takes the mesh itself some microseconds to find.
+
+    Attributes:
+        mesh: The mesh.
+        ranks: This rank's place along each axis.
+        groups: The ranks along each axis.
+    """
+
+    mesh: ReferenceType[DeviceMesh]
+    ranks: tuple[int, ...]
+    groups: tuple[ProcessGroup, ...]
+
+
+_places: dict[int, _Place] = {}
+
+
+def _place(mesh: DeviceMesh) -> _Place:
+    """Looked up by identity: a mesh that is equal may be of process groups that are gone."""
+    known = _places.get(id(mesh))
+    if known is not None and known.mesh() is mesh:
+        return known
+    axes = range(mesh.ndim)
+    ranks = tuple(int(mesh.get_local_rank(axis)) for axis in axes)
+    place = _Place(ref(mesh), ranks, tuple(mesh.get_group(axis) for axis in axes))
+    for gone in [key for key, each in _places.items() if each.mesh() is None]:
+        del _places[gone]
+    _places[id(mesh)] = place
+    return place

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -19,8 +20,8 @@ from neural_prep.sharding.layout import Layout
 from neural_prep.sharding.operands import reduce_over
 from neural_prep.sharding.refusal import refusal
 from neural_prep.sharding.registry import Version, name_of, sharded_alike
+from neural_prep.sharding.rehearsal import key_of, value_of
 from neural_prep.sharding.shard_tensor import ShardTensor, from_local, shards_in, to_local
-from neural_prep.sharding.trees import map_tensors
 
 _NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim"}  # torch takes NumPy's names too
 
@@ -153,11 +154,18 @@ def result_dtype(
     if kwargs.get("out") is not None:
         layout = next(shards_in((args, kwargs))).sharding
         raise refusal(name_of(function), layout, "cannot write to out")
-    small_args, small = map_tensors(_small, (list(args), dict(kwargs)))
-    result = function(*small_args, **small)
+    kind = "cpu"  # where it runs, whatever the device of the tensors
+    autocast = (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
+    return _dtype_of(function, key_of(args), key_of(kwargs), autocast)
+
+
+@lru_cache(maxsize=1024)
+def _dtype_of(function: Callable[..., Any], args: Any, kwargs: Any, autocast: Any) -> torch.dtype:
+    values, named = value_of(args, _small), value_of(kwargs, _small)
+    result = function(*values, **named)
     first = result if isinstance(result, Tensor) else result[0]
     return first.dtype
 
 
-def _small(tensor: Tensor) -> Tensor:
-    return torch.zeros([min(size, 2) for size in tensor.shape], dtype=tensor.dtype)
+def _small(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    return torch.zeros([min(size, 2) for size in shape], dtype=dtype)

@@ -28,7 +28,7 @@ def rehearse(
     Raises:
         Exception: whatever torch raises.
     """
-    return _rehearse(function, _key(args), _key(kwargs))
+    return _rehearse(function, key_of(args), key_of(kwargs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,30 +42,46 @@ class _Named:
     items: tuple[tuple[str, Any], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Plain:
+    """A number that equals an integer is another argument nevertheless."""
+
+    kind: type
+    value: Any
+
+
 @lru_cache(maxsize=1024)
 def _rehearse(
     function: Callable[..., Any], args: Any, kwargs: _Named
 ) -> tuple[tuple[int, ...], torch.dtype]:
-    result = function(*map(_value, args), **{name: _value(each) for name, each in kwargs.items})
+    result = function(*value_of(args, _meta), **value_of(kwargs, _meta))
     first = result[0] if isinstance(result, tuple) else result
     return tuple(first.shape), first.dtype
 
 
-def _key(value: Any) -> Any:
-    """An argument as a key."""
+def key_of(value: Any) -> Any:
+    """Arguments as a key for what is kept."""
     if isinstance(value, Tensor):
         return _Shape(tuple(value.shape), value.dtype)
     if isinstance(value, Mapping):
-        return _Named(tuple((name, _key(each)) for name, each in value.items()))
+        return _Named(tuple((name, key_of(each)) for name, each in value.items()))
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return tuple(map(_key, value))
+        return tuple(map(key_of, value))
+    if isinstance(value, bool | float):
+        return _Plain(type(value), value)
     return value
 
 
-def _value(key: Any) -> Any:
-    """An argument for a rehearsal."""
+def value_of(key: Any, make: Callable[[tuple[int, ...], torch.dtype], Tensor]) -> Any:
+    """Arguments of a key, with tensors made for their shapes and dtypes."""
     if isinstance(key, _Shape):
-        return torch.empty(key.shape, dtype=key.dtype, device="meta")
+        return make(key.shape, key.dtype)
+    if isinstance(key, _Named):
+        return {name: value_of(each, make) for name, each in key.items}
     if isinstance(key, tuple):
-        return tuple(map(_value, key))
-    return key
+        return tuple(value_of(each, make) for each in key)
+    return key.value if isinstance(key, _Plain) else key
+
+
+def _meta(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
