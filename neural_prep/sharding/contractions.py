@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
 from typing import Any, NoReturn
 
 import torch
@@ -43,15 +45,11 @@ class Division:
     @property
     def work(self) -> Layout:
         """A layout that cuts something along each axis that divides the work."""
-        return Layout(
-            self.mesh,
-            tuple(None if cut is None else Cut(axis, cut[1]) for axis, cut in enumerate(self.cuts)),
-        )
+        return Layout(self.mesh, _work(self.cuts))
 
     def layout(self, labels: Labels, shape: Sequence[int]) -> Layout:
         """How a tensor with these labels is cut; dimensions that broadcast are not."""
-        cuts = [self._cut(cut, labels, shape) for cut in self.cuts]
-        return Layout(self.mesh, tuple(cuts))
+        return Layout(self.mesh, _cuts_of(self.cuts, labels, shape))
 
     def axes_without(self, labels: Labels) -> list[int]:
         """The axes that cut a label which is none of these."""
@@ -64,15 +62,6 @@ class Division:
                 rank = int(self.mesh.get_local_rank(axis))
                 return sum(cut[1][:rank]), cut[1][rank]
         return 0, size
-
-    @staticmethod
-    def _cut(
-        cut: tuple[Label, tuple[int, ...]] | None, labels: Labels, shape: Sequence[int]
-    ) -> Cut | None:
-        if cut is None or cut[0] not in labels:
-            return None
-        dim = list(labels).index(cut[0])
-        return Cut(dim, cut[1]) if shape[dim] == sum(cut[1]) else None
 
 
 def product(
@@ -103,21 +92,22 @@ def product(
     Raises:
         RuntimeError: what torch raises where labels and shapes don't fit.
     """
-    sizes = sizes_of(operands, labels)
-    if sizes is None:
+    shapes, names = _shapes(operands), _names(labels)
+    if _sizes(shapes, names) is None:
         raise_as_torch(compute, *operands)
     _check_dtypes(operands)
     division = division or divide(operands, labels)
-    work = division.work
+    plan = _plan(shapes, names, tuple(result), division.cuts)
+    mesh = division.mesh
+    work = Layout(mesh, plan.work)
     pieces = [
-        operand(tensor, division.layout(names, tensor.shape), work)
-        for tensor, names in zip(operands, labels, strict=True)
+        operand(tensor, Layout(mesh, cuts), work)
+        for tensor, cuts in zip(operands, plan.operands, strict=True)
     ]
-    axes = division.axes_without(result)
     narrow = operands[0].dtype
-    wide = summed_in(narrow) if axes else narrow
-    whole = reduce_over(compute(*(piece.to(wide) for piece in pieces)), work, *axes)
-    found = from_local(whole, division.layout(result, [sizes[label] for label in result]))
+    wide = summed_in(narrow) if plan.summed else narrow
+    whole = reduce_over(compute(*(piece.to(wide) for piece in pieces)), work, *plan.summed)
+    found = from_local(whole, Layout(mesh, plan.result))
     found = found if term is None else plus(found, term, beta, alpha)
     return found if wide == narrow else from_local(to_local(found).to(narrow), found.sharding)
 
@@ -127,32 +117,79 @@ def divide(operands: Sequence[Tensor], labels: Sequence[Labels]) -> Division:
 
     A label that an operand has twice is not cut: its diagonal lies across pieces.
     """
-    shards = [
-        (tensor, names)
-        for tensor, names in zip(operands, labels, strict=True)
-        if isinstance(tensor, ShardTensor)
-    ]
-    mesh = shards[0][0].sharding.mesh
-    twice = {label for names in labels for label in names if list(names).count(label) > 1}
-    cuts: list[tuple[Label, tuple[int, ...]] | None] = [None] * mesh.ndim
-    taken = set(twice)
-    sizes = sizes_of(operands, labels) or {}
-    for tensor, names in sorted(shards, key=lambda each: -each[0].numel()):
-        for axis, cut in tensor.sharding.cut_axes():
-            label = names[cut.dim]
-            if cuts[axis] is None and label not in taken and sizes.get(label) == cut.total:
-                cuts[axis] = (label, cut.sizes)
-                taken.add(label)
-    return Division(mesh, tuple(cuts))
+    mesh = next(shards_in(operands)).sharding.mesh
+    cuts = tuple(each.sharding.cuts if isinstance(each, ShardTensor) else None for each in operands)
+    return Division(mesh, _divide(_shapes(operands), _names(labels), cuts, mesh.ndim))
 
 
 def sizes_of(operands: Sequence[Tensor], labels: Sequence[Labels]) -> dict[Label, int] | None:
     """Each label's size; None: labels and shapes don't fit."""
+    return _sizes(_shapes(operands), _names(labels))
+
+
+Shapes = tuple[tuple[int, ...], ...]
+Names = tuple[tuple[Label, ...], ...]
+Divided = tuple[tuple[Label, tuple[int, ...]] | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What each rank does for a product.
+
+    Attributes:
+        work: Cuts of a layout that cuts something along each axis that divides the work.
+        operands: Each operand's cuts.
+        result: The result's.
+        summed: The axes over which partial products are summed.
+    """
+
+    work: tuple[Cut | None, ...]
+    operands: tuple[tuple[Cut | None, ...], ...]
+    result: tuple[Cut | None, ...]
+    summed: tuple[int, ...]
+
+
+@lru_cache(maxsize=1024)
+def _plan(shapes: Shapes, names: Names, result: tuple[Label, ...], cuts: Divided) -> _Plan:
+    sizes = _sizes(shapes, names)
+    assert sizes is not None
+    return _Plan(
+        work=_work(cuts),
+        operands=tuple(
+            _cuts_of(cuts, labels, shape) for shape, labels in zip(shapes, names, strict=True)
+        ),
+        result=_cuts_of(cuts, result, [sizes[label] for label in result]),
+        summed=tuple(axis for axis, cut in enumerate(cuts) if cut and cut[0] not in result),
+    )
+
+
+@lru_cache(maxsize=1024)
+def _divide(
+    shapes: Shapes, names: Names, cuts: tuple[tuple[Cut | None, ...] | None, ...], axes: int
+) -> Divided:
+    """The label that is cut along each axis: operands with more elements choose first."""
+    twice = {label for labels in names for label in labels if labels.count(label) > 1}
+    found: list[tuple[Label, tuple[int, ...]] | None] = [None] * axes
+    taken = set(twice)
+    sizes = _sizes(shapes, names) or {}
+    for place in sorted(range(len(shapes)), key=lambda each: -prod(shapes[each])):
+        for axis, cut in enumerate(cuts[place] or ()):
+            if cut is None or found[axis] is not None:
+                continue
+            label = names[place][cut.dim]
+            if label not in taken and sizes.get(label) == cut.total:
+                found[axis] = (label, cut.sizes)
+                taken.add(label)
+    return tuple(found)
+
+
+@lru_cache(maxsize=1024)
+def _sizes(shapes: Shapes, names: Names) -> dict[Label, int] | None:
     sizes: dict[Label, int] = {}
-    for tensor, names in zip(operands, labels, strict=True):
-        if tensor.ndim != len(names):
+    for shape, labels in zip(shapes, names, strict=True):
+        if len(shape) != len(labels):
             return None
-        for label, size in zip(names, tensor.shape, strict=True):
+        for label, size in zip(labels, shape, strict=True):
             known = sizes.setdefault(label, size)
             if known == size:
                 continue
@@ -160,6 +197,32 @@ def sizes_of(operands: Sequence[Tensor], labels: Sequence[Labels]) -> dict[Label
                 return None
             sizes[label] = size if known == 1 else known
     return sizes
+
+
+def _work(cuts: Divided) -> tuple[Cut | None, ...]:
+    return tuple(None if cut is None else Cut(axis, cut[1]) for axis, cut in enumerate(cuts))
+
+
+def _cuts_of(cuts: Divided, labels: Labels, shape: Sequence[int]) -> tuple[Cut | None, ...]:
+    """The cuts of a tensor with these labels; dimensions that broadcast are not cut."""
+    return tuple(_cut(cut, labels, shape) for cut in cuts)
+
+
+def _cut(
+    cut: tuple[Label, tuple[int, ...]] | None, labels: Labels, shape: Sequence[int]
+) -> Cut | None:
+    if cut is None or cut[0] not in labels:
+        return None
+    dim = list(labels).index(cut[0])
+    return Cut(dim, cut[1]) if shape[dim] == sum(cut[1]) else None
+
+
+def _shapes(tensors: Sequence[Tensor]) -> Shapes:
+    return tuple(tuple(tensor.shape) for tensor in tensors)
+
+
+def _names(labels: Sequence[Labels]) -> Names:
+    return tuple(map(tuple, labels))
 
 
 def _check_dtypes(operands: Sequence[Tensor]) -> None:
