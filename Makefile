@@ -3,6 +3,7 @@
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
+PATIENCE := --multigpu-timeout 300  # seconds: hundreds of examples, on machines that are busy
 VENV := .venv
 BIN := $(VENV)/bin
 # Stamps say which extras are installed; a newer pyproject.toml or constraints.txt installs again.
@@ -21,10 +22,10 @@ stats: $(CORE)  ## Statistics of the example data set, into stats/meps_example.
 	$(BIN)/neural-prep stats --config configs/meps.yaml
 
 test: $(DEV)  ## Every test; those of sharded layers on 1, 2, 3 and 4 ranks.
-	$(BIN)/pytest --multigpu-all --nproc-per-node 2 $(PYTEST_ARGS)
+	$(BIN)/pytest --multigpu-all --nproc-per-node 2 $(PATIENCE) $(PYTEST_ARGS)
 ifeq ($(PYTEST_ARGS),)
 	for ranks in 1 3 4; do \
-	  $(BIN)/pytest tests/sharding --multigpu-static --nproc-per-node $$ranks || exit; \
+	  $(BIN)/pytest tests/sharding --multigpu-static --nproc-per-node $$ranks $(PATIENCE) || exit; \
 	done
 endif
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-pytestmark = pytest.mark.multigpu_static
+pytestmark = pytest.mark.multigpu_static(ranks=[2, 3])
 
 CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 TRANSPOSED = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
@@ -112,6 +112,7 @@ def test_transposed(distributed_mesh, serial_twin, data):
     check(distributed_mesh, serial_twin, data, data.draw(transposed()), TRANSPOSED)
 
 
+@pytest.mark.multigpu_static(ranks=[4])
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
 @alike
 @given(data=st.data())

@@ -11,7 +11,7 @@ from torch import nn
 
 from neural_prep.sharding import ShardTensor
 
-pytestmark = pytest.mark.multigpu_static
+pytestmark = pytest.mark.multigpu_static(ranks=[2, 3])
 
 LAYERS = {
     "zero": (nn.ZeroPad1d, nn.ZeroPad2d, nn.ZeroPad3d),
@@ -49,6 +49,7 @@ def test_layers(distributed_mesh, serial_twin, data):
     check(distributed_mesh, serial_twin, data, *data.draw(paddings(), label="padding"))
 
 
+@pytest.mark.multigpu_static(ranks=[4])
 @alike
 @given(data=st.data())
 def test_two_axes(distributed_mesh_2d, serial_twin, data):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-pytestmark = pytest.mark.multigpu_static
+pytestmark = pytest.mark.multigpu_static(ranks=[2, 3])
 
 MAXIMA = {1: nn.MaxPool1d, 2: nn.MaxPool2d, 3: nn.MaxPool3d}
 AVERAGES = {1: nn.AvgPool1d, 2: nn.AvgPool2d, 3: nn.AvgPool3d}
@@ -80,6 +80,7 @@ def test_adaptive_avg_pool(distributed_mesh, serial_twin, data):
     check(distributed_mesh, serial_twin, data, ADAPTIVE_AVERAGES[len(outputs)](outputs), shape)
 
 
+@pytest.mark.multigpu_static(ranks=[4])
 @alike
 @given(data=st.data())
 def test_two_axes(distributed_mesh_2d, serial_twin, data):

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-pytestmark = pytest.mark.multigpu_static
+pytestmark = pytest.mark.multigpu_static(ranks=[2, 3])
 
 alike = settings(max_examples=200, derandomize=True, deadline=None)
 

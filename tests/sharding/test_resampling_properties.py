@@ -14,7 +14,7 @@ from torch import nn
 
 from neural_prep.sharding import ShardTensor
 
-pytestmark = pytest.mark.multigpu_static
+pytestmark = pytest.mark.multigpu_static(ranks=[2, 3])
 
 MODES = {
     1: ("nearest", "nearest-exact", "area", "linear"),
@@ -68,6 +68,7 @@ def test_interpolate_in_float32(distributed_mesh, serial_twin, data):
     check(distributed_mesh, serial_twin, data, layer, shape, dtype=torch.float32)
 
 
+@pytest.mark.multigpu_static(ranks=[4])
 @alike
 @given(data=st.data())
 def test_two_axes(distributed_mesh_2d, serial_twin, data):
@@ -104,6 +105,7 @@ def test_shuffles(distributed_mesh, serial_twin, data):
     check(distributed_mesh, serial_twin, data, layer, shape)
 
 
+@pytest.mark.multigpu_static(ranks=[4])
 @alike
 @given(data=st.data())
 def test_shuffles_on_two_axes(distributed_mesh_2d, serial_twin, data):
@@ -131,6 +133,7 @@ def test_blocks(distributed_mesh, serial_twin, data):
     check(distributed_mesh, serial_twin, data, layer, shape)
 
 
+@pytest.mark.multigpu_static(ranks=[4])
 @alike
 @given(data=st.data())
 def test_blocks_on_two_axes(distributed_mesh_2d, serial_twin, data):
