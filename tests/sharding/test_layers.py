@@ -18,5 +18,6 @@ IN_FLOAT32 = [replace(case, ranks=(2,)) if 2 in case.ranks else case for case in
         for case in [*CASES, *IN_FLOAT32]
     ],
 )
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch's advice on arguments, to both twins
 def test_layer(case, world):
     check_case(case, world)
