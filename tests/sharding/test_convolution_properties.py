@@ -18,6 +18,7 @@ TRANSPOSED = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3
 MODES = ("zeros", "zeros", "reflect", "replicate", "circular")
 
 alike = settings(max_examples=200, derandomize=True, deadline=None)
+a_few = settings(alike, max_examples=50)  # 4 ranks take their time
 
 
 @dataclass
@@ -114,7 +115,7 @@ def test_transposed(distributed_mesh, serial_twin, data):
 
 @pytest.mark.multigpu_static(ranks=[4])
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
-@alike
+@a_few
 @given(data=st.data())
 def test_two_axes(distributed_mesh_2d, serial_twin, data):
     kinds, problems = data.draw(

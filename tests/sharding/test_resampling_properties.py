@@ -24,6 +24,7 @@ MODES = {
 SCALES = [0.3, 0.5, 0.7, 1.0, 1.05, 1.5, 1.9, 2, 2.0, 2.1, 3.0]  # some that rounding matters to
 
 alike = settings(max_examples=200, derandomize=True, deadline=None)
+a_few = settings(alike, max_examples=50)  # 4 ranks take their time
 spatial = st.sampled_from([1, 1, 2, 2, 3])
 batches = st.sampled_from([[1, 1], [2, 1], [1, 3], [2, 2]])
 
@@ -69,7 +70,7 @@ def test_interpolate_in_float32(distributed_mesh, serial_twin, data):
 
 
 @pytest.mark.multigpu_static(ranks=[4])
-@alike
+@a_few
 @given(data=st.data())
 def test_two_axes(distributed_mesh_2d, serial_twin, data):
     shape, options = data.draw(interpolations(), label="options")
@@ -106,7 +107,7 @@ def test_shuffles(distributed_mesh, serial_twin, data):
 
 
 @pytest.mark.multigpu_static(ranks=[4])
-@alike
+@a_few
 @given(data=st.data())
 def test_shuffles_on_two_axes(distributed_mesh_2d, serial_twin, data):
     layer, shape = data.draw(shuffles(), label="layer")
@@ -134,7 +135,7 @@ def test_blocks(distributed_mesh, serial_twin, data):
 
 
 @pytest.mark.multigpu_static(ranks=[4])
-@alike
+@a_few
 @given(data=st.data())
 def test_blocks_on_two_axes(distributed_mesh_2d, serial_twin, data):
     layer, shape = data.draw(blocks(), label="layer")
