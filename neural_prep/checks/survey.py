@@ -20,10 +20,14 @@ def check_target(file: str) -> None:
     """Checks that a page could be written.
 
     Raises:
-        InputError: if there is no such folder.
+        InputError: if there is no such folder, or it is one itself.
     """
-    if file != STANDARD_OUTPUT and not Path(file).parent.is_dir():
+    if file == STANDARD_OUTPUT:
+        return
+    if not Path(file).parent.is_dir():
         raise InputError(f"--coverage: {Path(file).parent} is no folder; make it, or give another")
+    if Path(file).is_dir():
+        raise InputError(f"--coverage: {file} is a folder; give a file, such as {file}/coverage.md")
 
 
 def tell_survey(survey: Survey, rows: Sequence[Row], file: str, ended: str) -> None:

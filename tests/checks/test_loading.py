@@ -26,7 +26,7 @@ def given(**keys):
 
 def test_shipped_file():
     cases = load_cases(SHIPPED)
-    assert len({case.name for case in cases}) == len(cases) >= 150
+    assert len({case.name for case in cases}) == len(cases) >= 300
 
 
 def test_every_key(make_cases):

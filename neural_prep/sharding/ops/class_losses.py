@@ -11,14 +11,12 @@ from torch import Tensor
 from neural_prep.sharding.adjoint import connected
 from neural_prep.sharding.broadcast import broadcast_pieces
 from neural_prep.sharding.contractions import raise_as_torch
-from neural_prep.sharding.extremes import extreme
 from neural_prep.sharding.layout import Cut, Layout, split_sizes
 from neural_prep.sharding.operands import operand, reduce_over
 from neural_prep.sharding.ops.losses import MEAN, NONE, cast_as_torch, reduced
-from neural_prep.sharding.reduction import Reduction, result_dtype
+from neural_prep.sharding.reduction import result_dtype
 from neural_prep.sharding.registry import sharded_alike
 from neural_prep.sharding.shard_tensor import ShardTensor, from_local, shards_in, to_local
-from neural_prep.sharding.transport import summed_in
 
 Function = Callable[..., Tensor]
 
@@ -61,7 +59,8 @@ def cross_entropy_loss(
     dtype = _check(function, args, _fits(input, rows, weight))
     input, target, weight = cast_as_torch(dtype, input, target, weight)
     count = input.shape[dim]
-    logs = log_softmax(_sharded(input, target, weight), dim)
+    logs = torch.log_softmax(_sharded(input, target, weight), dim)
+    assert isinstance(logs, ShardTensor)
     weighted = logs if weight is None else logs * weight.reshape(-1, *(1,) * (input.ndim - 1 - dim))
     if shares:
         if label_smoothing > 0:
@@ -107,18 +106,6 @@ def multilabel_margin_loss(
         one = torch.full((1, input.shape[-1]), -2 if below else input.shape[-1])
         _raise_as_torch(function, input, one)
     return _of_rows(function, input, target, reduction=reduction)
-
-
-def log_softmax(input: ShardTensor, dim: int) -> ShardTensor:
-    """Logarithms of probabilities; the greatest is taken off first, so that large means cancel."""
-    dtype = result_dtype(torch.log_softmax, (input, dim), {})
-    if input.sharding.axis_of(dim) is None:
-        return from_local(torch.log_softmax(to_local(input), dim), input.sharding)
-    whole = Reduction.of(input, dim)
-    whole = whole.on(whole.local.to(summed_in(dtype)))
-    distance = whole.local - extreme(whole, greatest=True)
-    total = whole.add(distance.exp().sum(dim, True))
-    return from_local((distance - whole.enter(total.log())).to(dtype), input.sharding)
 
 
 class _Targets:
