@@ -41,7 +41,7 @@ def take_rows(input: Tensor, dim: int, index: Tensor) -> ShardTensor:
         found = piece.index_select(dim, places.reshape(-1))
     else:
         found = work.take(piece.movedim(dim, 0), places.reshape(-1)).movedim(0, dim)
-    found = found.reshape(*piece.shape[:dim], *places.shape, *piece.shape[dim + 1 :])
+    found = found.reshape([*piece.shape[:dim], *places.shape, *piece.shape[dim + 1 :]])
     return from_local(found, work.layout(_in_place_of(dim, own, input.ndim)))
 
 

@@ -60,7 +60,9 @@ def _embedding(
     options = {"max_norm": max_norm, "scale_grad_by_freq": scale_grad_by_freq, "sparse": sparse}
     refuse_options("embedding", layout, options)
     rows = weight.shape[0] if weight.ndim else 0
-    if weight.ndim != 2 or (padding_idx is not None and not -rows <= padding_idx < rows):
+    if weight.ndim != 2:  # raises what torch raises, which it doesn't without memory
+        F.embedding(torch.zeros(1, dtype=torch.int64), torch.zeros([1] * weight.ndim))
+    if padding_idx is not None and not -rows <= padding_idx < rows:
         raise_as_torch(F.embedding, input, weight, padding_idx)
     _check_range(input, rows)
     batch: list[int] = list(range(input.ndim))

@@ -166,7 +166,8 @@ def _quantile(
         assert isinstance(q, ShardTensor)
         input = from_local(input, Layout.replicated(q.sharding.mesh))
     mesh = input.sharding.mesh
-    if dim is None:
+    if dim is None or input.ndim == 0:
+        dim = None
         moved = input.redistribute(Layout.replicated(mesh))
         target = layout = moved.sharding
     else:
