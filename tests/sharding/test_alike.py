@@ -56,6 +56,47 @@ def test_dtypes_that_do_not_go_together(distributed_mesh, name):
     assert kinds <= {"RuntimeError", "NotImplementedError"}
 
 
+def with_items_set(x):
+    """All elements of the first rank are set."""
+    y = x * 1
+    y[:4, :1] = 2.0
+    y[:4, 1] = 3.0
+    return y
+
+
+GRADIENTS = {
+    "adaptive_avg_pool1d": lambda x: F.adaptive_avg_pool1d(x, 3),
+    "adaptive_max_pool1d": lambda x: F.adaptive_max_pool1d(x, 3),
+    "avg_pool1d": lambda x: F.avg_pool1d(x, 3),
+    "batch_norm": lambda x: F.batch_norm(x, x.new_zeros(2), x.new_ones(2)),
+    "cdist": lambda x: torch.cdist(x, torch.zeros(1, 3, 6, dtype=torch.float64), p=3.0),
+    "conv1d": lambda x: F.conv1d(x, torch.ones(3, 2, 3, dtype=torch.float64)),
+    "cummax": lambda x: x.cummax(2)[0],
+    "cumprod": lambda x: x.cumprod(2),
+    "diff": lambda x: x.diff(dim=0),
+    "fft": lambda x: torch.fft.fft(x).real,
+    "fold": lambda x: F.fold(x[:, :, :2], (3, 1), (2, 1)),
+    "interpolate": lambda x: F.interpolate(x, 9, mode="linear"),
+    "logcumsumexp": lambda x: x.logcumsumexp(2),
+    "max_pool1d": lambda x: F.max_pool1d(x, 3),
+    "multi_margin_loss": lambda x: F.multi_margin_loss(x[:, 0], torch.tensor([0, 1, 2, 3])),
+    "pad": lambda x: F.pad(x, (1, 1), mode="constant"),
+    "pad by reflection": lambda x: F.pad(x, (1, 1), mode="reflect"),
+    "quantile": lambda x: x.quantile(0.3, 2),
+    "set items": lambda x: with_items_set(torch.cat([x, x])).sin().cumsum(0),
+    "unfold": lambda x: x.unfold(0, 2, 1),
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_second_derivatives_exist_on_all_ranks_or_on_none(distributed_mesh, name):
+    x = all_on_the_first(distributed_mesh).requires_grad_()
+    (grad,) = torch.autograd.grad(GRADIENTS[name](x).sum(), x, create_graph=True)
+    (kind,) = set(raised(lambda: torch.autograd.grad(grad.sum(), x, allow_unused=True)))
+    missing = {"cdist": "NotImplementedError", "multi_margin_loss": "RuntimeError"}
+    assert name not in missing or kind == missing[name]
+
+
 @pytest.mark.parametrize(
     "divide",
     [
@@ -74,6 +115,23 @@ def test_integers_divided_by_zero(distributed_mesh, divide, divisor):
     assert kind in ("RuntimeError", "ZeroDivisionError")
     good = torch.tensor([3, 2, 1, 1, 1, 1])
     assert torch.equal(divide(x, good).full(), divide(torch.ones(SHAPE, dtype=torch.int64), good))
+
+
+def test_bytes_divided_by_what_is_zero_in_eight_bits(distributed_mesh):
+    x = all_on_the_first(distributed_mesh, torch.uint8)
+    for divisor in (256, torch.tensor(512)):
+        (kind,) = set(raised(lambda divisor=divisor: x // divisor))
+        assert kind in ("RuntimeError", "ZeroDivisionError")
+
+
+@pytest.mark.parametrize("sizes", [[4, 0], [3, 1]], ids=str)
+@pytest.mark.parametrize(
+    "fill", [torch.full_like, lambda x, value: (x * 1).fill_(value)], ids=["full_like", "fill_"]
+)
+def test_numbers_that_do_not_fit(distributed_mesh, fill, sizes):
+    whole = torch.ones(4, dtype=torch.float16)
+    x = ShardTensor.scatter(whole, distributed_mesh, {"domain": 0}, [sizes])
+    assert set(raised(lambda: fill(x, 1e6))) == {"RuntimeError"}
 
 
 def test_other_meshes(distributed_mesh, world):

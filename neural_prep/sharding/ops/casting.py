@@ -54,7 +54,13 @@ def as_type(input: ShardTensor, dtype: Any = None, non_blocking: bool = False) -
 def like(function: Callable[..., Tensor], input: ShardTensor, *args: Any, **kwargs: Any) -> Tensor:
     """A new tensor cut as another one is."""
     requires_grad = kwargs.pop("requires_grad", False)
-    local = function(input._local, *args, **kwargs)
+    few = input._local.new_empty([min(size, 2) for size in input.shape])
+    # Raises on all ranks alike: whether a value fits torch looks at unless there is one element.
+    local = function(few, *args, **kwargs)
+    if input._local.numel():
+        local = function(input._local, *args, **kwargs)
+    else:
+        local = local.new_empty(input._local.shape)
     _check_device(function, input, local)
     return from_local(local, input.sharding).requires_grad_(requires_grad)
 

@@ -97,7 +97,8 @@ def _check_divisor(name: str, values: list[Any], named: Mapping[str, Any], layou
     pair = [*values, *(named[each] for each in ("other",) if each in named)]
     if not all(_is_integer(each) for each in pair):
         return
-    zeros = torch.as_tensor(pair[0 if name.startswith("__r") else 1] == 0).sum()
+    divisor = torch.as_tensor(pair[0 if name.startswith("__r") else 1])
+    zeros = (divisor.to(torch.result_type(*pair[:2])) == 0).sum()  # 256 is 0 in 8 bits
     for axis, _ in layout.cut_axes():
         zeros = add_up(zeros, layout.group(axis))
     if int(zeros):
