@@ -88,12 +88,26 @@ def join_pieces(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     return torch.cat([each.unsqueeze(0) for each in tensors], 1).squeeze(0)
 
 
-def connected(shape: Sequence[int], like: Tensor, *inputs: Tensor) -> Tensor:
+def connected(
+    shape: Sequence[int],
+    like: Tensor,
+    *inputs: Tensor,
+    curved: bool = False,
+    once: BaseException | None = None,
+) -> Tensor:
     """An empty tensor that depends on the inputs, whose gradients are zeros.
 
     A rank without any work still takes part in the collectives of backward.
+
+    Args:
+        shape: Of the result, with no elements, or zeros that other ranks' values are added to.
+        like: Has the dtype.
+        inputs: What real work would depend on.
+        curved: Whether torch's gradient of an input depends on that input, too, if only with a
+            derivative of zero; else on the others alone, as where the work is linear in each.
+        once: What torch raises of second derivatives where there is work, if it does.
     """
-    return apply(_Connected, tuple(shape), like.dtype, *inputs)
+    return apply(_Connected, tuple(shape), like.dtype, (curved, once), *inputs)
 
 
 class _Exchange(torch.autograd.Function):
@@ -164,12 +178,41 @@ class _Split(torch.autograd.Function):
 
 class _Connected(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, shape: tuple[int, ...], dtype: torch.dtype, *inputs: Tensor) -> Tensor:
+    def forward(
+        ctx: Any,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        options: tuple[bool, BaseException | None],
+        *inputs: Tensor,
+    ) -> Tensor:
         ctx.inputs = inputs  # their values are not used: they may be changed in place meanwhile
+        ctx.options = options
         return torch.zeros(shape, dtype=dtype, device=inputs[0].device)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        # The gradients of real work depend on all of these, and so second derivatives reach them.
-        zeros = (connected(each.shape, each, grad, *ctx.inputs) for each in ctx.inputs)
-        return None, None, *zeros
+        # The gradients of real work depend on these, and so second derivatives reach them.
+        curved, once = ctx.options
+        zeros = []
+        for place, each in enumerate(ctx.inputs):
+            others = [other for at, other in enumerate(ctx.inputs) if curved or at != place]
+            if once is None:
+                zeros.append(connected(each.shape, each, grad, *others, curved=curved))
+            else:
+                zeros.append(apply(_Raise, once, each.shape, each.dtype, grad, *others))
+        return None, None, None, *zeros
+
+
+class _Raise(torch.autograd.Function):
+    """Zeros without a derivative."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, error: BaseException, shape: Sequence[int], dtype: torch.dtype, *inputs: Tensor
+    ) -> Tensor:
+        ctx.error = error
+        return torch.zeros(shape, dtype=dtype, device=inputs[0].device)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        raise ctx.error

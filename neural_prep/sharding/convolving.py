@@ -116,7 +116,7 @@ def convolve_local(call: Local) -> Tensor:
     late = call.late or call.channels.partial or empty
     if empty:
         like = input.new_empty(0, dtype=_computed_in(input))
-        result = connected(call.shape, like, input, weight)
+        result = connected(call.shape, like, input, weight, curved=True)
     else:
         result = call.run(input, weight, None if late else call.bias)
     if call.channels.partial:

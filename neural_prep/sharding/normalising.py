@@ -69,7 +69,7 @@ def on_piece(function: Callable[..., Tensor], local: Tensor, *args: Any) -> Tens
     if local.numel():
         return function(local, *args)
     tensors = [each for each in args if isinstance(each, Tensor)]
-    return connected(local.shape, local, local, *tensors)
+    return connected(local.shape, local, local, *tensors, curved=True)
 
 
 def standardised(whole: Reduction, eps: float) -> tuple[Tensor, Tensor, Tensor]:

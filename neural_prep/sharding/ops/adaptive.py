@@ -40,7 +40,10 @@ def _adaptive_avg_pool(
     target = list(shape)
     for _, cut in layout.cut_axes():
         target[cut.dim] = local.shape[cut.dim]
-    local = connected(target, local, local) if 0 in target else function(local, target[first:])
+    if 0 in target:
+        local = connected(target, local, local, curved=True)
+    else:
+        local = function(local, target[first:])
     local = local.to(summed_in(dtype))
     for axis, cut in layout.cut_axes():
         if cut.dim >= first:
@@ -106,7 +109,7 @@ def _pool_whole(
     pool = getattr(torch.nn.functional, f"adaptive_max_pool{count}d")
     if 0 in piece:
         places = torch.empty(piece, dtype=torch.int64, device=local.device)
-        found = (connected(piece, local, local), places)
+        found = (connected(piece, local, local, curved=True), places)
     else:
         found = pool(local, shape[-count:], return_indices=True)
     result = from_local(found[0], layout)
@@ -150,7 +153,7 @@ def _greatest(
     shape = (*values.shape[:dim], table.count, *values.shape[dim + 1 :])
     if 0 in shape:
         none = None if places is None else places.new_empty(shape)
-        return connected(shape, values, values), none
+        return connected(shape, values, values, curved=True), none
     rows = table.spread(values, dim).flatten(dim, dim + 1)
     pool = getattr(torch.nn.functional, f"adaptive_max_pool{values.ndim - first}d")
     found, chosen = pool(rows, shape[first:], return_indices=True)

@@ -15,7 +15,7 @@ from neural_prep.sharding.layout import Cut, Layout, split_sizes
 from neural_prep.sharding.operands import operand, reduce_over
 from neural_prep.sharding.ops.losses import MEAN, NONE, cast_as_torch, reduced
 from neural_prep.sharding.reduction import result_dtype
-from neural_prep.sharding.registry import sharded_alike
+from neural_prep.sharding.registry import name_of, sharded_alike
 from neural_prep.sharding.shard_tensor import ShardTensor, from_local, shards_in, to_local
 
 Function = Callable[..., Tensor]
@@ -200,7 +200,8 @@ def _of_rows(
     if local.numel():
         losses = function(local, wanted, *given, NONE)
     else:
-        losses = connected(local.shape[:-1], local, local)
+        missing = f"derivative for aten::{name_of(function)}_backward is not implemented"
+        losses = connected(local.shape[:-1], local, local, curved=True, once=RuntimeError(missing))
     return reduced(from_local(losses, rows), reduction)
 
 

@@ -61,11 +61,15 @@ def cdist(
         pieces.append(operand(tensor, layout.with_dims(own), layout))
     first, second = pieces
     local = layout.local_shape(shape)
-    if not all(local) or not first.shape[-1]:
-        return from_local(connected(local, sample, first, second), layout)
     if compute_mode == "use_mm_for_euclid_dist_if_necessary":  # as the whole tensors' sizes say
         products = max(shape[-2:]) > _FEW
         compute_mode = "use_mm_for_euclid_dist" if products else "donot_use_mm_for_euclid_dist"
+    if not all(local) or not first.shape[-1]:
+        once = None
+        if p != 2 or compute_mode != "use_mm_for_euclid_dist":
+            once = NotImplementedError("the derivative for '_cdist_backward' is not implemented.")
+        found = connected(local, sample, first, second, curved=True, once=once)
+        return from_local(found, layout)
     return from_local(torch.cdist(first, second, p=p, compute_mode=compute_mode), layout)
 
 

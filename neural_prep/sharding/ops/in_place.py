@@ -65,8 +65,11 @@ def set_item(input: ShardTensor, index: Any, value: Any) -> None:
     shape = [len(each) for each in wanted]
     kept = [dim for dim, each in enumerate(_expanded(input, index)) if isinstance(each, slice)]
     piece = _value_piece(input, value, shape, kept, region)
-    changed = local.clone()
-    changed[own] = piece
+    # Not set in a clone of the piece: where it is all of it, torch would forget the piece's graph.
+    values, chosen = torch.zeros_like(local), torch.zeros_like(local, dtype=torch.bool)
+    values[own] = piece
+    chosen[own] = True
+    changed = torch.where(chosen, values, local)
     input.overwrite(from_local(changed, input.sharding), "__setitem__")
 
 

@@ -129,7 +129,7 @@ def _matrix_norm(
     if whole.local.numel():
         norm = torch.linalg.matrix_norm(whole.local, ord, tuple(dim), True, dtype=dtype)
     else:
-        norm = connected(whole.shape, whole.local, whole.local).to(result)
+        norm = connected(whole.shape, whole.local, whole.local, curved=True).to(result)
     return whole.finish(norm)
 
 

@@ -59,7 +59,7 @@ def _pad_local(
 ) -> Tensor:
     """Pads dimensions that are not cut; torch refuses to pad an empty piece in most ways."""
     if 0 in shape:
-        return connected(shape, local, local)
+        return connected(shape, local, local, curved=mode in ("reflect", "replicate"))
     return F.pad(local, pad, mode, value)
 
 

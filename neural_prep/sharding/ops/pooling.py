@@ -55,7 +55,10 @@ def _max_pool(
     fetched = fetch_windows(input, shape, pooling, "alike", _lowest(input.dtype))
     local, layout = fetched.local, fetched.layout
     if 0 in (piece := layout.local_shape(shape)):
-        values, places = connected(piece, local, local), local.new_empty(piece, dtype=torch.int64)
+        values, places = (
+            connected(piece, local, local, curved=True),
+            local.new_empty(piece, dtype=torch.int64),
+        )
     else:
         rest = (fetched.padding, pooling.dilation, ceil_mode)
         found = pool(local, *options, *rest, return_indices=both)
@@ -109,7 +112,8 @@ def _avg_pool(
     fetched = fetch_windows(input, shape, pooling, "constant", 0.0)
     piece = fetched.layout.local_shape(shape)
     if 0 in piece:
-        return from_local(connected(piece, fetched.local, fetched.local), fetched.layout)
+        nothing = connected(piece, fetched.local, fetched.local, curved=True)
+        return from_local(nothing, fetched.layout)
     result = function(fetched.local, *sizes, fetched.padding, *rest)
     if divisor_override is None:
         result = _divide_again(result, input, fetched, pooling, count_include_pad)

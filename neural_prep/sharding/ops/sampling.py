@@ -41,7 +41,7 @@ def _grid_sample(
     points = operand(grid, layout.with_dims({0: 0, **places}), layout)
     piece = layout.local_shape(shape)
     if 0 in piece:
-        return from_local(connected(piece, local, local, points), layout)
+        return from_local(connected(piece, local, local, points, curved=True), layout)
     return from_local(F.grid_sample(local, points, *options), layout)
 
 

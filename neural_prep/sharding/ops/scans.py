@@ -31,7 +31,9 @@ def _cumsum(
 ) -> ShardTensor:
     whole = Reduction.of(input, dim)
     if not whole.axes:
-        return from_local(function(whole.local, dim, dtype=dtype), whole.layout)
+        curved = name_of(function) == "cumprod"
+        found = _scanned(function, whole.local, dim, curved=curved, dtype=dtype)
+        return from_local(found, whole.layout)
     result = try_out(lambda piece: function(piece, dim, dtype=dtype), input).dtype
     # Carried in as an element before the others, so that torch's gradient is right, zeros included.
     whole = whole.on(whole.local.to(result).to(summed_in(result)))
@@ -42,7 +44,8 @@ def _cumsum(
         found = torch.cat([carried, whole.local], dim).cumsum(dim, dtype=kind)
     else:
         carried = _earlier(whole, whole.local.prod(dim, True, dtype=kind)).prod(0, dtype=kind)
-        found = torch.cat([carried, whole.local], dim).cumprod(dim, dtype=kind)
+        joined = torch.cat([carried, whole.local], dim)
+        found = _scanned(torch.cumprod, joined, dim, curved=True, dtype=kind)
     return from_local(_without_first(found, dim).to(result), whole.layout)
 
 
@@ -54,7 +57,7 @@ def _cummax(
     scan = torch.cummax if greatest else torch.cummin
     try_out(lambda piece: scan(piece, dim), input)
     whole = Reduction.of(input, dim)
-    values, indices = scan(whole.local, whole.dims[0])
+    values, indices = _scanned(scan, whole.local, whole.dims[0], curved=False)
     if whole.axes:
         values, indices = _carry_extremes(whole, values, indices, scan)
     kind = torch.return_types.cummax if greatest else torch.return_types.cummin
@@ -69,11 +72,26 @@ def _logcumsumexp(
     whole = Reduction.of(input, dim)
     (dim,) = whole.dims
     if input.is_complex() or not whole.axes:
-        return on_whole(input, dim, lambda piece: torch.logcumsumexp(piece, dim))
+
+        def compute(piece: Tensor) -> Any:
+            return _scanned(torch.logcumsumexp, piece, dim, curved=True)
+
+        return on_whole(input, dim, compute)
     try_out(lambda piece: torch.logcumsumexp(piece, dim), input)
     local = whole.local.to(summed_in(result))
     found = apply(_LogCumSumExp, local, whole.layout, dim, False)
     return from_local(found.to(result), whole.layout)
+
+
+def _scanned(function: Function, piece: Tensor, dim: int, *, curved: bool, **options: Any) -> Any:
+    """Torch's own; but that its gradient of an empty piece has no other graph than elsewhere."""
+    found = function(piece, dim, **options)
+    if piece.numel() or not piece.requires_grad:
+        return found
+    if isinstance(found, Tensor):
+        return connected(found.shape, found, piece, curved=curved)
+    values, indices = found
+    return connected(values.shape, values, piece, curved=curved), indices
 
 
 def _earlier(whole: Reduction, total: Tensor) -> Tensor:
@@ -103,7 +121,7 @@ def _carry_extremes(
     before = [each for each in range(rank) if cut.sizes[each]]
     if not before:  # takes part in backward all the same
         return torch.cat([values, lasts[0].narrow(dim, 0, 0)], dim), indices
-    best, which = (each[-1] for each in scan(lasts[before], 0))
+    best, which = (each[-1] for each in _scanned(scan, lasts[before], 0, curved=False))
     place = places[before].gather(0, which[None])[0]
     # A NaN is the extreme from where it is on; of equal ones the last is.
     kept = (values >= best) if scan is torch.cummax else (values <= best)
