@@ -14,7 +14,7 @@ from neural_prep.sharding import ShardTensor
 
 pytestmark = pytest.mark.multigpu_static(ranks=[2, 3])
 
-alike = settings(max_examples=100, derandomize=True, deadline=None)
+alike = settings(max_examples=200, derandomize=True, deadline=None)
 a_few = settings(alike, max_examples=50)  # 4 ranks take their time
 
 

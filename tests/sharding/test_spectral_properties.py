@@ -12,7 +12,7 @@ from neural_prep.checks import Case, check_case
 from neural_prep.checks.cases import Input
 from neural_prep.sharding import ShardTensor
 
-alike = settings(max_examples=100, derandomize=True, deadline=None)
+alike = settings(max_examples=200, derandomize=True, deadline=None)
 a_few = settings(alike, max_examples=50)  # 4 ranks take their time
 ranks_2_and_3 = pytest.mark.multigpu_static(ranks=[2, 3])
 ranks_4 = pytest.mark.multigpu_static(ranks=[4])

@@ -4,11 +4,13 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from neural_prep.checks.coverage import Survey, torch_version
 from neural_prep.checks.in_tests import find_verdict
 from neural_prep.checks.samples import load_samples
 from neural_prep.checks.verdict import HOLDS, REFUSES
+from neural_prep.sharding import ShardTensor
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "coverage.md").read_text(encoding="utf-8")
@@ -30,6 +32,38 @@ def test_right_or_refused(target, world):
     if f"of torch {torch_version()}.\n" in PAGE:
         row = str(SURVEY.row(target, verdicts))
         assert row in PAGE.splitlines(), f"{row}\nrun neural-prep check --coverage docs/coverage.md"
+
+
+LAZY = {
+    "LazyLinear": {"out_features": 3},
+    **{
+        f"LazyConv{dims}d": {"out_channels": 3, "kernel_size": 3, "padding": 1}
+        for dims in (1, 2, 3)
+    },
+    **{f"LazyConvTranspose{dims}d": {"out_channels": 3, "kernel_size": 2} for dims in (1, 2, 3)},
+    **{f"LazyBatchNorm{dims}d": {} for dims in (1, 2, 3)},
+    **{f"LazyInstanceNorm{dims}d": {"affine": True} for dims in (1, 2, 3)},
+}
+
+
+@pytest.mark.multigpu_static(ranks=[2])
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
+@pytest.mark.parametrize("name", LAZY)
+def test_lazy_modules_look_at_the_whole_input(distributed_mesh, name):
+    dims = int(name[-2]) if name[-2].isdigit() else 1
+    full = torch.randn(4, 5, *range(6, 6 + dims), generator=torch.Generator().manual_seed(1))
+
+    def run(cut):
+        torch.manual_seed(2)
+        layer = getattr(torch.nn, name)(**LAZY[name])
+        y = layer(full if cut is None else ShardTensor.scatter(full, distributed_mesh, cut))
+        y.square().sum().backward()
+        y = y if cut is None else y.full()
+        return [y, *layer.parameters(), *(each.grad for each in layer.parameters())]
+
+    expected = run(None)
+    for dim in range(full.ndim):
+        torch.testing.assert_close(run({"domain": dim}), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_the_page_lists_all_there_is():
