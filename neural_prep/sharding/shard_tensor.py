@@ -49,7 +49,8 @@ class ShardTensor(Tensor):
         self: ShardTensor = Tensor._make_wrapper_subclass(
             cls, shape, dtype=local.dtype, device=local.device
         )
-        self._local = local.detach()
+        # Zeros without memory, as some of torch's gradients are, can't be sent.
+        self._local = torch.zeros_like(local) if local._is_zerotensor() else local.detach()
         self._aliased = False
         self.sharding = layout
         return self
@@ -309,7 +310,7 @@ class _ToLocal(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         shard = from_local(grad, ctx.layout)
-        if not torch.is_grad_enabled():
+        if not (torch.is_grad_enabled() or grad._is_zerotensor()):
             shard._local = grad  # see `_FromLocal`
         return shard
 

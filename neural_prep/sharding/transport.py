@@ -86,8 +86,10 @@ def add_up(tensor: Tensor, group: ProcessGroup | None) -> Tensor:
     Of booleans the sum is their disjunction.
     """
     tensor = tensor.resolve_conj().resolve_neg().contiguous()
+    if dist.get_world_size(group) == 1 or tensor._is_zerotensor():
+        tensor = tensor.clone()
     if dist.get_world_size(group) == 1:
-        return tensor.clone()
+        return tensor
     if tensor.dtype == torch.bool:
         return add_up(tensor.to(torch.uint8), group) > 0
     total = tensor.to(summed_in(tensor.dtype), copy=True)
