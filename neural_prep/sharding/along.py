@@ -42,6 +42,17 @@ def try_out(compute: Callable[[Tensor], Any], like: Tensor) -> Any:
     return compute(torch.ones([1] * like.ndim, dtype=like.dtype, device=like.device))
 
 
+def cast_by_autocast(input: ShardTensor, compute: Callable[[Tensor], Tensor]) -> ShardTensor:
+    """The input in the dtype that autocast has a function's result in, or else as it is.
+
+    Pieces that are empty or that torch's own function does not see are cast like all others.
+    """
+    if not torch.is_autocast_enabled(input.device.type):
+        return input
+    cast: ShardTensor = input.to(try_out(compute, input).dtype)  # type: ignore[assignment]
+    return cast
+
+
 def whole_along(tensor: ShardTensor, dim: int) -> ShardTensor:
     """The same tensor with one dimension whole.
 

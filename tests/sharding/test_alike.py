@@ -97,6 +97,34 @@ def test_second_derivatives_exist_on_all_ranks_or_on_none(distributed_mesh, name
     assert name not in missing or kind == missing[name]
 
 
+def test_second_derivatives_of_zero(distributed_mesh):
+    x = all_on_the_first(distributed_mesh).requires_grad_()
+    (grad,) = torch.autograd.grad(x.abs().sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(grad.sum(), x)
+    assert torch.equal(second.full(), torch.zeros(SHAPE, dtype=torch.float64))
+
+
+WIDENED = {
+    "adaptive_avg_pool3d": lambda x: F.adaptive_avg_pool3d(x[None], 1),
+    "adaptive_max_pool3d": lambda x: F.adaptive_max_pool3d(x[None], 1),
+    "avg_pool3d": lambda x: F.avg_pool3d(x[None], 1),
+    "max_pool3d": lambda x: F.max_pool3d(x[None], 1),
+    "pad by reflection": lambda x: F.pad(x, (1, 1), mode="reflect"),
+    "pad the cut by replication": lambda x: F.pad(x[None], (0, 0, 0, 0, 1, 1), mode="replicate"),
+}
+
+
+@pytest.mark.parametrize("name", WIDENED)
+def test_what_autocast_widens(distributed_mesh, name):
+    x = all_on_the_first(distributed_mesh, torch.bfloat16)
+    with torch.autocast(x.device.type, torch.bfloat16):
+        found, expected = WIDENED[name](x), WIDENED[name](torch.ones(SHAPE, dtype=torch.bfloat16))
+    kinds = [None] * dist.get_world_size()
+    dist.all_gather_object(kinds, str(found.local.dtype))
+    assert set(kinds) == {str(expected.dtype)}
+    assert torch.equal(found.full(), expected)
+
+
 @pytest.mark.parametrize(
     "divide",
     [

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from neural_prep.sharding.adjoint import connected, gather
+from neural_prep.sharding.along import cast_by_autocast
 from neural_prep.sharding.halo import fetch
 from neural_prep.sharding.layout import Cut, Layout
 from neural_prep.sharding.parts import Parts, Table, plan_parts, table_of
@@ -33,8 +34,10 @@ def _adaptive_avg_pool(
     output_size: int | Sequence[int | None],
 ) -> ShardTensor:
     """`(N, C, ...)` or `(C, ...)`: first dimensions that are not cut, then those that are."""
-    shape, dtype = rehearse(function, input, output_size)
+    shape, _ = rehearse(function, input, output_size)
     _refuse_nothing(function, input, shape)
+    input = cast_by_autocast(input, lambda one: function(one, 1))
+    _, dtype = rehearse(function, input, output_size)
     local, layout = to_local(input), input.sharding
     first = input.ndim - _count(function)
     target = list(shape)
@@ -73,6 +76,7 @@ def _adaptive_max_pool(
     count = _count(function)
     shape, _ = rehearse(function, input, output_size)
     _refuse_nothing(function, input, shape)
+    input = cast_by_autocast(input, lambda one: _first(function(one, 1)))
     first = input.ndim - count
     values, layout = to_local(input), input.sharding
     if all(cut.dim < first for _, cut in layout.cut_axes()):
@@ -94,6 +98,10 @@ def _adaptive_max_pool(
         values, places = _greatest(values, places, dim, first, parts.joined)
     result = from_local(values, layout)
     return result if places is None else (result, from_local(places, layout))
+
+
+def _first(result: Any) -> Tensor:
+    return result[0] if isinstance(result, tuple) else result  # type: ignore[no-any-return]
 
 
 def _pool_whole(

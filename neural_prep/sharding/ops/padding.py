@@ -9,6 +9,7 @@ import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 from torch import Tensor
 
 from neural_prep.sharding.adjoint import connected
+from neural_prep.sharding.along import cast_by_autocast
 from neural_prep.sharding.halo import fetch
 from neural_prep.sharding.layout import Cut
 from neural_prep.sharding.registry import sharded, sharded_alike
@@ -30,6 +31,8 @@ def _pad(
     if mode == "circular" and min(pad) < 0 < max(pad):  # torch wraps what is left
         cropped = _pad(input, [min(each, 0) for each in pad])
         return _pad(cropped, [max(each, 0) for each in pad], mode)
+    if mode in ("reflect", "replicate"):
+        input = cast_by_autocast(input, lambda one: F.pad(one, [0] * len(pad), mode))
     layout = result = input.sharding
     local, rest = to_local(input), list(pad)
     fill = 0.0 if value is None else value

@@ -10,6 +10,7 @@ import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 from torch import Tensor
 
 from neural_prep.sharding.adjoint import connected
+from neural_prep.sharding.along import cast_by_autocast
 from neural_prep.sharding.pooled import (
     Fetched,
     Pooling,
@@ -52,6 +53,7 @@ def _max_pool(
     if not input.is_floating_point():  # which torch's kernels take, and say only of whole pieces
         raise refusal(name_of(function), input.sharding, "of integers is not sharded")
     _refuse_gaps(function, input, pooling)
+    input = cast_by_autocast(input, lambda one: pool(one, 1))
     fetched = fetch_windows(input, shape, pooling, "alike", _lowest(input.dtype))
     local, layout = fetched.local, fetched.layout
     if 0 in (piece := layout.local_shape(shape)):
@@ -109,6 +111,7 @@ def _avg_pool(
     sizes = (pooling.kernel, pooling.stride)
     rest = (ceil_mode, count_include_pad, *more)
     shape, _ = rehearse(function, input, *sizes, pooling.padding, *rest)
+    input = cast_by_autocast(input, lambda one: function(one, 1))
     fetched = fetch_windows(input, shape, pooling, "constant", 0.0)
     piece = fetched.layout.local_shape(shape)
     if 0 in piece:

@@ -30,7 +30,8 @@ def _grid_sample(
     shape, _ = rehearse(F.grid_sample, input, grid, *options)
     one = torch.zeros((1,) * input.ndim, dtype=input.dtype)
     point = torch.zeros((*(1,) * (grid.ndim - 1), grid.shape[-1]), dtype=grid.dtype)
-    F.grid_sample(one, point, mode, padding_mode, bool(align_corners))  # raises without a kernel
+    # Raises without a kernel; autocast may have another dtype.
+    sample = F.grid_sample(one, point, mode, padding_mode, bool(align_corners))
     like = next(shards_in((input, grid))).sharding
     layout = layout_of(input, like)
     if any(cut.dim > 1 for _, cut in layout.cut_axes()):
@@ -41,7 +42,7 @@ def _grid_sample(
     points = operand(grid, layout.with_dims({0: 0, **places}), layout)
     piece = layout.local_shape(shape)
     if 0 in piece:
-        return from_local(connected(piece, local, local, points, curved=True), layout)
+        return from_local(connected(piece, sample, local, points, curved=True), layout)
     return from_local(F.grid_sample(local, points, *options), layout)
 
 
