@@ -34,7 +34,7 @@ def along_dim(*names: str) -> Callable[[Version], Version]:
     return register
 
 
-def try_out(compute: Callable[[Tensor], Any], like: Tensor) -> Any:
+def of_one_element(compute: Callable[[Tensor], Any], like: Tensor) -> Any:
     """What torch gives of one element: raises on all ranks where it can't compute with a dtype.
 
     With empty pieces it can. And it tells what autocast makes of the dtype.
@@ -49,7 +49,7 @@ def cast_by_autocast(input: ShardTensor, compute: Callable[[Tensor], Tensor]) ->
     """
     if not torch.is_autocast_enabled(input.device.type):
         return input
-    cast: ShardTensor = input.to(try_out(compute, input).dtype)  # type: ignore[assignment]
+    cast: ShardTensor = input.to(of_one_element(compute, input).dtype)  # type: ignore[assignment]
     return cast
 
 
@@ -68,7 +68,7 @@ def whole_along(tensor: ShardTensor, dim: int) -> ShardTensor:
 
 def on_whole(input: ShardTensor, dim: int, compute: Callable[[Tensor], Any]) -> Any:
     """What a function of a whole dimension gives, cut as the input is, whose shape it keeps."""
-    try_out(compute, input)
+    of_one_element(compute, input)
     moved = whole_along(input, dim)
 
     def back(local: Tensor) -> Tensor:

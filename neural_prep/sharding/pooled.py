@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from neural_prep.sharding.convolving import each_dim
 from neural_prep.sharding.halo import fetch
 from neural_prep.sharding.layout import Cut, Layout
+from neural_prep.sharding.registry import name_of
 from neural_prep.sharding.shard_tensor import ShardTensor, to_local
 from neural_prep.sharding.windows import Plan, Windows, plan_windows
 
@@ -126,3 +128,9 @@ def global_indices(
             place = rows[dim].to(local.device)[place]
         result, step = result + place * step, step * whole[dim]
     return result
+
+
+def spatial_dims(function: Callable[..., Any]) -> int:
+    """The number of dimensions that a function pools."""
+    name = name_of(function)
+    return int(name[name.index("pool") + len("pool")])

@@ -18,6 +18,7 @@ from neural_prep.sharding.along import cast_by_autocast
 from neural_prep.sharding.halo import fetch
 from neural_prep.sharding.layout import Cut, Layout
 from neural_prep.sharding.parts import Parts, Table, plan_parts, table_of
+from neural_prep.sharding.pooled import spatial_dims
 from neural_prep.sharding.refusal import refusal
 from neural_prep.sharding.registry import name_of, sharded_alike
 from neural_prep.sharding.rehearsal import rehearse
@@ -39,7 +40,7 @@ def _adaptive_avg_pool(
     input = cast_by_autocast(input, lambda one: function(one, 1))
     _, dtype = rehearse(function, input, output_size)
     local, layout = to_local(input), input.sharding
-    first = input.ndim - _count(function)
+    first = input.ndim - spatial_dims(function)
     target = list(shape)
     for _, cut in layout.cut_axes():
         target[cut.dim] = local.shape[cut.dim]
@@ -73,7 +74,7 @@ def _adaptive_max_pool(
     """
     python = isinstance(function, FunctionType)  # torch's built-in ones always return both
     both = return_indices or not python or name_of(function).endswith("_with_indices")
-    count = _count(function)
+    count = spatial_dims(function)
     shape, _ = rehearse(function, input, output_size)
     _refuse_nothing(function, input, shape)
     input = cast_by_autocast(input, lambda one: _first(function(one, 1)))
@@ -113,7 +114,7 @@ def _pool_whole(
     both: bool,
 ) -> Any:
     """Maxima where no dimension that is pooled is cut."""
-    piece, count = layout.local_shape(shape), _count(function)
+    piece, count = layout.local_shape(shape), spatial_dims(function)
     pool = getattr(torch.nn.functional, f"adaptive_max_pool{count}d")
     if 0 in piece:
         places = torch.empty(piece, dtype=torch.int64, device=local.device)
@@ -191,13 +192,8 @@ def _refuse_nothing(
     shape: Sequence[int],
 ) -> None:
     """Refuses what has windows without rows, or no windows."""
-    count = _count(function)
+    count = spatial_dims(function)
     if 0 in (*shape[-count:], *input.shape[-count:]):
         raise refusal(
             name_of(function), input.sharding, f"from {list(input.shape)} to {list(shape)}"
         )
-
-
-def _count(function: Callable[..., Any]) -> int:
-    name = name_of(function)
-    return int(name[name.index("pool") + len("pool")])

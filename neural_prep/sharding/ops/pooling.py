@@ -17,6 +17,7 @@ from neural_prep.sharding.pooled import (
     Sizes,
     fetch_windows,
     global_indices,
+    spatial_dims,
 )
 from neural_prep.sharding.refusal import refusal
 from neural_prep.sharding.registry import name_of, sharded_alike
@@ -43,7 +44,7 @@ def _max_pool(
 ) -> Any:
     """`(N, C, ...)` or `(C, ...)`; indices are flat ones into the whole."""
     both = return_indices or name_of(function).endswith("_with_indices")
-    count = _count(function)
+    count = spatial_dims(function)
     pool = getattr(F, f"max_pool{count}d")
     pooling = Pooling.of(count, kernel_size, stride, padding, dilation, ceil_mode)
     options = (pooling.kernel, pooling.stride)
@@ -103,7 +104,7 @@ def _avg_pool(
     A rank's windows are whole along cut dimensions, padded with zeros: torch divides by the
     kernel's size there, which is put right where the global window has another divisor.
     """
-    count = _count(function)
+    count = spatial_dims(function)
     if not input.is_floating_point():
         raise refusal(function.__name__, input.sharding, f"and {input.dtype} is not supported")
     pooling = Pooling.of(count, kernel_size, stride, padding, 1, ceil_mode)
@@ -163,7 +164,7 @@ def _lp_pool(
     ceil_mode: bool = False,
 ) -> ShardTensor:
     """By averages of powers, as torch does it, whose body this is."""
-    count = _count(function)
+    count = spatial_dims(function)
     kernel = (kernel_size,) * count if isinstance(kernel_size, int) else tuple(kernel_size)
     average, largest = getattr(F, f"avg_pool{count}d"), getattr(F, f"max_pool{count}d")
     infinite = norm_type in (float("inf"), -float("inf"))
@@ -181,12 +182,6 @@ def _lp_pool(
     for size in kernel:
         result = result.mul(size)
     return from_local(result.pow(1.0 / norm_type), means.sharding)
-
-
-def _count(function: Callable[..., Any]) -> int:
-    """The number of dimensions that a function pools."""
-    name = name_of(function)
-    return int(name[name.index("pool") + len("pool")])
 
 
 def _lowest(dtype: torch.dtype) -> float:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from neural_prep.sharding.adjoint import apply, connected, gather
-from neural_prep.sharding.along import along_dim, on_whole, try_out
+from neural_prep.sharding.along import along_dim, of_one_element, on_whole
 from neural_prep.sharding.layout import Cut, Layout
 from neural_prep.sharding.reduction import Reduction
 from neural_prep.sharding.registry import name_of
@@ -34,7 +34,7 @@ def _cumsum(
         curved = name_of(function) == "cumprod"
         found = _scanned(function, whole.local, dim, curved=curved, dtype=dtype)
         return from_local(found, whole.layout)
-    result = try_out(lambda piece: function(piece, dim, dtype=dtype), input).dtype
+    result = of_one_element(lambda piece: function(piece, dim, dtype=dtype), input).dtype
     # Carried in as an element before the others, so that torch's gradient is right, zeros included.
     whole = whole.on(whole.local.to(result).to(summed_in(result)))
     (dim,) = whole.dims
@@ -55,7 +55,7 @@ def _cummax(
 ) -> Any:
     greatest = name_of(function) == "cummax"
     scan = torch.cummax if greatest else torch.cummin
-    try_out(lambda piece: scan(piece, dim), input)
+    of_one_element(lambda piece: scan(piece, dim), input)
     whole = Reduction.of(input, dim)
     values, indices = _scanned(scan, whole.local, whole.dims[0], curved=False)
     if whole.axes:
@@ -77,7 +77,7 @@ def _logcumsumexp(
             return _scanned(torch.logcumsumexp, piece, dim, curved=True)
 
         return on_whole(input, dim, compute)
-    try_out(lambda piece: torch.logcumsumexp(piece, dim), input)
+    of_one_element(lambda piece: torch.logcumsumexp(piece, dim), input)
     local = whole.local.to(summed_in(result))
     found = apply(_LogCumSumExp, local, whole.layout, dim, False)
     return from_local(found.to(result), whole.layout)

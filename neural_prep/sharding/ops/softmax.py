@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 from torch import Tensor
 
-from neural_prep.sharding.along import try_out
+from neural_prep.sharding.along import of_one_element
 from neural_prep.sharding.extremes import extreme, first_extreme
 from neural_prep.sharding.random import draw_seed, uniform
 from neural_prep.sharding.reduction import Reduction, named_as_torch, result_dtype
@@ -77,7 +77,7 @@ def gumbel_softmax(
     if eps != _EPS:
         warnings.warn("`eps` parameter is deprecated and has no effect.", stacklevel=_FRAMES + 1)
     if not logits.is_floating_point():
-        try_out(F.gumbel_softmax, logits)
+        of_one_element(F.gumbel_softmax, logits)
     layout = logits.sharding
     drawn = uniform(draw_seed(layout, logits.device), layout, logits.shape)
     noise = -(-torch.log1p(-drawn)).clamp_min(_LEAST).log()

@@ -16,9 +16,9 @@ from neural_prep.sharding.adjoint import connected
 from neural_prep.sharding.along import (
     along_dim,
     kept_dims,
+    of_one_element,
     on_whole,
     reduced_on_whole,
-    try_out,
     whole_along,
 )
 from neural_prep.sharding.layout import Cut, Layout, split_sizes
@@ -42,7 +42,7 @@ def _sort(
     out: None = None,
 ) -> Any:
     """Always stable: what torch gives otherwise depends on sizes."""
-    try_out(lambda piece: torch.sort(piece, dim=dim), input)
+    of_one_element(lambda piece: torch.sort(piece, dim=dim), input)
     place = dim % input.ndim
 
     def compute(piece: Tensor) -> Any:
@@ -82,7 +82,7 @@ def _topk(
     out: None = None,
 ) -> Any:
     """The greatest of what is greatest in each piece; cut evenly along the dimension."""
-    try_out(lambda piece: torch.topk(piece, 1, dim), input)
+    of_one_element(lambda piece: torch.topk(piece, 1, dim), input)
     place, layout = dim % input.ndim, input.sharding
     axis = layout.axis_of(place)
     if axis is None:
@@ -115,7 +115,7 @@ def _kthvalue(
     *,
     out: None = None,
 ) -> Any:
-    try_out(lambda piece: torch.kthvalue(piece, 1, dim), input)
+    of_one_element(lambda piece: torch.kthvalue(piece, 1, dim), input)
     place = dim % input.ndim
 
     def compute(piece: Tensor) -> Any:
@@ -139,7 +139,7 @@ def _median(
         whole = input.redistribute(Layout.replicated(input.sharding.mesh))
         return from_local(function(to_local(whole)), whole.sharding)
     dim = -1 if dim is None else dim
-    try_out(lambda piece: function(piece, dim), input)
+    of_one_element(lambda piece: function(piece, dim), input)
     place = dim % input.ndim
 
     def compute(piece: Tensor) -> Any:
@@ -179,7 +179,7 @@ def _quantile(
         q = operand(q, Layout.replicated(mesh), moved.sharding)
     local = to_local(moved)
     # Quantiles out of range are found here: torch does not take empty pieces.
-    sample = try_out(lambda piece: function(piece, q), input)
+    sample = of_one_element(lambda piece: function(piece, q), input)
     if local.numel():
         found = function(local, q, dim, **options)
     else:
