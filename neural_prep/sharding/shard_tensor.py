@@ -270,14 +270,21 @@ def to_local(shard: Tensor) -> Tensor:
 
 def shards_in(tree: Any) -> Iterator[ShardTensor]:
     """All sharded tensors in arguments, however nested."""
+    found: list[ShardTensor] = []
+    _collect(tree, found)
+    return iter(found)
+
+
+def _collect(tree: Any, found: list[ShardTensor]) -> None:
     if isinstance(tree, ShardTensor):
-        yield tree
+        found.append(tree)
     elif isinstance(tree, list | tuple):
         for each in tree:
-            yield from shards_in(each)
+            if isinstance(each, ShardTensor | list | tuple | dict):  # most are numbers: no call
+                _collect(each, found)
     elif isinstance(tree, dict):
         for each in tree.values():
-            yield from shards_in(each)
+            _collect(each, found)
 
 
 _SAVED = torch.empty(0)
